@@ -1,7 +1,10 @@
 """Machines that fail, played by processes of this one: ranks without a launcher, with shared memory for each machine."""
 
 import os
+import pathlib
+import re
 import subprocess
+import tempfile
 import unittest
 
 from namespaces import in_namespaces
@@ -14,14 +17,15 @@ MACHINE_CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "machine_cases
 
 def run_ranks(case, machines, program=CASES, within=(), **variables):
     """What each rank prints, and its exit code. machines: how many ranks each has. within: a command that each rank runs in.
-    variables: of each rank's environment; a list has a value for each machine, None for none."""
+    variables: of each rank's environment; a list has a value for each machine, a tuple for each rank, None for none."""
     port = free_port()
     ranks = [(group, local) for group, count in enumerate(machines) for local in range(count)]
     processes = []
     for rank, (group, local) in enumerate(ranks):
         place = {"RANK": rank, "WORLD_SIZE": len(ranks), "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": machines[group],
                  "GROUP_RANK": group, "GROUP_WORLD_SIZE": len(machines), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        own = {name: value[group] if isinstance(value, list) else value for name, value in variables.items()}
+        own = {name: value[group] if isinstance(value, list) else value[rank] if isinstance(value, tuple) else value
+               for name, value in variables.items()}
         environment = {**os.environ, **{name: value for name, value in own.items() if value is not None}, **{name: str(value) for name, value in place.items()}}
         processes.append(subprocess.Popen([*within, program, f"--gtest_filter={case}"], env=environment, text=True,
                                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
@@ -103,12 +107,39 @@ class MachinesTest(unittest.TestCase):
             self.assertIn("LOCKSTEP_UPLINK=mpi: choose ucx or gloo, or leave it out", output)
             self.assertNotEqual(code, 0)
 
+    def test_the_machine_that_chooses_an_engine_chooses_for_all(self):
+        for chosen in ["gloo", None], [None, "gloo"]:
+            results = run_ranks("Joining.Place:Collectives.AllReduce", [1, 2], program=COLLECTIVES, LOCKSTEP_UPLINK=chosen, LOCKSTEP_LOG_LEVEL="info")
+            for rank, (output, code) in enumerate(results):
+                self.assertEqual(code, 0, output)
+                said = re.findall(r"3 ranks on 2 machines: shared memory inside, Gloo \(\S+\) between\n", output)
+                self.assertEqual(len(said), 1 if rank == 0 else 0, output)
+        for output, code in run_ranks("Ending.TenOperationsThenExit", [1, 1], LOCKSTEP_UPLINK=["gloo", "ucx"]):
+            self.assertNotEqual(code, 0)
+            self.assertRegex(output, r"LOCKSTEP_UPLINK is gloo on machine 0 \(127\.0\.0\.1.*\) and ucx on machine 1 \(.*\): set it to the same value")
+
+    def test_a_rank_without_ucx_that_leads_only_a_smaller_group(self):
+        """Rank 1: of the ranks of machine 0 the first in the group of the ranks 1 to 3."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        pathlib.Path(folder.name, "libucp.so.0").touch()  # which nobody can load
+        paths = ":".join(path for path in (folder.name, os.environ.get("LD_LIBRARY_PATH")) if path)
+        kept = os.environ.get("LD_LIBRARY_PATH")
+        case = "Machines.AHierarchicalSumOfSomeRanksIsRight"
+        variables = {"program": MACHINE_CASES, "LD_LIBRARY_PATH": (kept, paths, kept, kept)}
+        for rank, (output, code) in enumerate(run_ranks(case, [2, 2], LOCKSTEP_LOG_LEVEL="info", **variables)):
+            self.assertEqual(code, 0, output)
+            self.assertEqual(output.count("4 ranks on 2 machines: shared memory inside, Gloo ("), 1 if rank == 0 else 0, output)
+        for output, code in run_ranks(case, [2, 2], LOCKSTEP_UPLINK="ucx", **variables):
+            self.assertNotEqual(code, 0)
+            self.assertRegex(output, r"LOCKSTEP_UPLINK=ucx, but .*machine 0 \(.*\) cannot use UCX: ")
+
     def test_ucx_names_the_dead_or_every_rank_says_why_there_is_none(self):
         results = run_ranks("Ending.TheOthersNameTheDead", [2, 2], TEST_DEAD="2", LOCKSTEP_UPLINK="ucx")
         if "cannot use UCX" not in results[0][0]:
             return self.check(results, 2, "PeerLostError of rank 2:")
         for output, code in results:
-            self.assertIn("LOCKSTEP_UPLINK=ucx, but machine 0 cannot use UCX: ", output)
+            self.assertRegex(output, r"LOCKSTEP_UPLINK=ucx, but machine 0 \(.*\) cannot use UCX: ")
             self.assertNotEqual(code, 0)
 
 

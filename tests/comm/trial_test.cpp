@@ -51,6 +51,35 @@ class DeafUplink final : public Uplink {
   int from_;
 };
 
+/// Messages leave when it is flushed, or not at all.
+class LazyUplink final : public Uplink {
+ public:
+  LazyUplink(Cables& cables, int machine, bool is_lost) : inner_(cables, machine), is_lost_(is_lost) {}
+  int machine() const override { return inner_.machine(); }
+  int machines() const override { return inner_.machines(); }
+  std::shared_ptr<Transfer> send(int to, int tag, Buffer buffer) override {
+    waiting_.push_back([this, to, tag, buffer = std::move(buffer)] { inner_.send(to, tag, buffer); });
+    return std::make_shared<Sent>();
+  }
+  std::shared_ptr<Transfer> recv(int from, int tag, Buffer buffer) override {
+    return inner_.recv(from, tag, std::move(buffer));
+  }
+  void flush(std::chrono::milliseconds /*timeout*/) override {
+    if (is_lost_) throw CommError("it was cut");
+    for (const auto& leave : std::exchange(waiting_, {})) leave();
+  }
+  void stop() noexcept override { inner_.stop(); }
+  uint64_t sent_bytes() const override { return inner_.sent_bytes(); }
+
+ private:
+  struct Sent final : Transfer {
+    void wait(std::chrono::milliseconds /*timeout*/) override {}
+  };
+  FakeUplink inner_;
+  bool is_lost_;
+  std::vector<std::function<void()>> waiting_;
+};
+
 std::vector<std::string> names_of(int machines) {
   std::vector<std::string> names;
   for (int m = 0; m < machines; ++m) names.push_back("machine " + std::to_string(m));
@@ -133,6 +162,30 @@ TEST(Trial, TellsAllRanksOnWhichMachineThereIsNoUplink) {
         return std::make_unique<FakeUplink>(cables, machine);
       });
   expect_problem(tried, "on machine 1: no device");
+}
+
+TEST(Trial, EndsWhenItsMessagesHaveLeft) {
+  Cables cables(3);
+  const auto tried = try_on({0, 1, 2}, [&](int machine, const ExchangeAddresses& exchange) {
+    exchange("an address");
+    std::unique_ptr<Uplink> uplink = std::make_unique<FakeUplink>(cables, machine);
+    if (machine == 0) uplink = std::make_unique<LazyUplink>(cables, machine, /*is_lost=*/false);
+    return uplink;
+  });
+  for (const TriedUplink& rank : tried) {
+    EXPECT_EQ(rank.problem, "");
+    EXPECT_NE(rank.uplink, nullptr);
+  }
+}
+
+TEST(Trial, FailsWhereItsMessagesDoNotLeave) {
+  Cables cables(2);
+  FakeUplink other(cables, 1);
+  const Buffer theirs = make_buffer(size_t{16} << 10);
+  std::memset(theirs.data(), 1, theirs.bytes);
+  other.send(0, 2, theirs);
+  LazyUplink uplink(cables, 0, /*is_lost=*/true);
+  EXPECT_EQ(try_messages(uplink, names_of(2), 10s), "between machine 0 and machine 1: it was cut");
 }
 
 TEST(Trial, WaitsForAMessageForSoLong) {

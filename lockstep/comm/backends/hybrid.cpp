@@ -555,13 +555,9 @@ HybridLinks connect_machines(HybridLinks links, const StorePtr& store, const std
 
 std::shared_ptr<ProcessGroup::Impl> make_hybrid(HybridMember member, StorePtr store, Timeout timeout) {
   const SumPlan plan(member.machine_of);
-  const int machine = plan.machine_of(member.rank);
-  const bool is_leader = plan.ranks_of(machine).front() == member.rank;
-  uplink::Engine engine = uplink::agree_on_engine(*part_of(store, "world"), machine, plan.machines(),
-                                                  is_leader, member.host, timeout);
-  HybridLinks links =
-      connect_machines({.rank = member.rank, .machine_of = std::move(member.machine_of), .engine = engine},
-                       store, "world", timeout);
+  HybridLinks links = connect_machines(
+      {.rank = member.rank, .machine_of = std::move(member.machine_of), .engine = std::move(member.engine)},
+      store, "world", timeout);
   std::vector<int> everyone(links.machine_of.size());
   std::iota(everyone.begin(), everyone.end(), 0);
   const auto make = [&](const SumPlan& own, int rank, const HybridControl& control) {

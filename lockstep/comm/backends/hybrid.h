@@ -55,7 +55,7 @@ struct HybridMember {
   std::vector<int> machine_of{};  ///< by rank, the same on all; machines are numbered from 0 without gaps
   std::shared_ptr<ProcessGroup::Impl> local{};  ///< the ranks of this machine, in order, in shared memory
   std::shared_ptr<ProcessGroup::Impl> flat{};   ///< all ranks, over the network
-  std::string host{};                           ///< the address of this machine that the others reach
+  uplink::Engine engine{};                      ///< what all have agreed on
 };
 
 /// The group of all ranks, which meet in `store`; it must live as long as the group. Blocks until the machines have

@@ -42,8 +42,13 @@ class Token {
   uint64_t number_ = 0;
 };
 
+const char* const kMachineRound = "machine";
+/// Before the problem of a rank in its memory's round.
+constexpr char kHeals = 'h', kStays = 's';
+
 /// What a rank tells of its machine.
 struct Told {
+  std::string backend{};
   int group_rank = -1;  ///< by the launcher; -1: not told
   std::string boot_id{};
   int pid = 0, fd = -1;
@@ -53,7 +58,7 @@ struct Told {
 Told parse(const std::string& text) {
   Told told;
   std::istringstream fields(text);
-  fields >> told.group_rank >> told.boot_id >> told.pid >> told.fd >> told.number;
+  fields >> told.backend >> told.group_rank >> told.boot_id >> told.pid >> told.fd >> told.number;
   return told;
 }
 
@@ -79,18 +84,27 @@ std::vector<int>& map_of_job() {
 
 }  // namespace
 
-std::vector<int> agree_on_machines(const StoreRounds& rounds, const job::LaunchEnvironment& launch) {
+std::vector<int> agree_on_machines(const StoreRounds& rounds, const job::LaunchEnvironment& launch,
+                                   const std::string& backend) {
   const int own = launch.knows_group_rank ? launch.group_rank : -1;
   std::optional<Token> token;
   if (own < 0) token.emplace();
-  const std::vector<std::string> texts =
-      rounds.tell_all("machine", fmt::format("{} {} {} {} {}", own, job::boot_id(), ::getpid(),
-                                             token ? token->fd() : -1, token ? token->number() : 0));
+  const std::vector<std::string> texts = rounds.tell_all(
+      kMachineRound, fmt::format("{} {} {} {} {} {}", backend, own, job::boot_id(), ::getpid(),
+                                 token ? token->fd() : -1, token ? token->number() : 0));
   std::vector<Told> ranks;
   bool all_told = true;
   for (const std::string& text : texts) {
     ranks.push_back(parse(text));
     all_told = all_told && ranks.back().group_rank >= 0;
+  }
+  for (size_t r = 1; r < ranks.size(); ++r) {
+    if (ranks[r].backend == ranks[0].backend) continue;
+    rounds.let_all_read(kMachineRound);
+    throw ValueError(fmt::format(
+        "the backend is {} on rank 0 and {} on rank {}: set LOCKSTEP_BACKEND, or InitOptions::backend, "
+        "to the same value on all machines",
+        ranks[0].backend, ranks[r].backend, r));
   }
   std::vector<int> marks;
   if (all_told) {
@@ -143,13 +157,15 @@ std::string agree_on_local_ranks(const StoreRounds& rounds, const std::vector<in
   return "";
 }
 
-std::string agree_on_memory(const StoreRounds& rounds, const std::string& problem) {
-  const std::vector<std::string> problems = rounds.tell_all(kMemoryRound, problem);
-  for (size_t r = 0; r < problems.size(); ++r) {
-    if (!problems[r].empty())
-      return fmt::format("rank {} cannot join the ranks of its machine: {}", r, problems[r]);
+AgreedMemory agree_on_memory(const StoreRounds& rounds, const std::string& problem, bool heals) {
+  AgreedMemory agreed{.all_heal = true};
+  const auto told = rounds.tell_all(kMemoryRound, std::string(1, heals ? kHeals : kStays) + problem);
+  for (size_t r = 0; r < told.size(); ++r) {
+    agreed.all_heal = agreed.all_heal && told[r].starts_with(kHeals);
+    if (agreed.problem.empty() && told[r].size() > 1)
+      agreed.problem = fmt::format("rank {} cannot join the ranks of its machine: {}", r, told[r].substr(1));
   }
-  return "";
+  return agreed;
 }
 
 void set_machines_of_job(std::vector<int> machine_of) { map_of_job() = std::move(machine_of); }

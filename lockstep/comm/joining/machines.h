@@ -1,6 +1,7 @@
 // Which ranks are on which machine, as all ranks of a job agree. A machine is a set of ranks that share memory.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/joining/store_round.h"
@@ -13,8 +14,10 @@ namespace lockstep {
 
 /// Returns each rank's machine, numbered from 0 in the order of their first ranks: the launcher's group ranks; if it does not
 /// tell them, what the ranks find when they try to open each other's memory. Never from host names. Blocks until all ranks of
-/// the job have called it. Throws CommError on all ranks if one does not come.
-std::vector<int> agree_on_machines(const StoreRounds& rounds, const job::LaunchEnvironment& launch);
+/// the job have called it. Throws CommError on all ranks if one does not come, and ValueError on all if `backend` is not the same
+/// on all: each would wait for others in places where they never come.
+std::vector<int> agree_on_machines(const StoreRounds& rounds, const job::LaunchEnvironment& launch,
+                                   const std::string& backend);
 
 /// Whether the launcher has counted the ranks of each machine as `machine_of` has them. The same on all ranks.
 bool is_as_the_launcher_says(const StoreRounds& rounds, const std::vector<int>& machine_of,
@@ -28,9 +31,14 @@ inline const char* const kMemoryRound = "problem";
 std::string agree_on_local_ranks(const StoreRounds& rounds, const std::vector<int>& machine_of,
                                  const job::LaunchEnvironment& launch);
 
-/// Every rank says whether it shares the memory of its machine: `problem` says why not; empty: it does. Returns, on all ranks,
-/// which does not, and why; empty: all do.
-std::string agree_on_memory(const StoreRounds& rounds, const std::string& problem);
+/// What all ranks know of the memory of their machines.
+struct AgreedMemory {
+  std::string problem{};  ///< which rank does not share it, and why; empty: all do
+  bool all_heal = false;  ///< every rank can be replaced in it
+};
+/// Every rank says whether it shares the memory of its machine: `problem` says why not; empty: it does. `heals`: it can be
+/// replaced there. Returns the same on all ranks.
+AgreedMemory agree_on_memory(const StoreRounds& rounds, const std::string& problem, bool heals);
 
 /// The map of the job that this process has joined: each rank's machine.
 void set_machines_of_job(std::vector<int> machine_of);

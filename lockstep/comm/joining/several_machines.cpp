@@ -44,8 +44,6 @@ class WaitingInInit {
   std::atomic<uint32_t>& waiting_;
 };
 
-const char* const kBackendRound = "backend";
-
 bool replaces_another(shm::Node& node) {
   return node.segment().can_heal() && shm::WorldChange(node).is_replacement();
 }
@@ -58,26 +56,6 @@ std::shared_ptr<ProcessGroup::Impl> take_place(const job::LaunchEnvironment& lau
   set_machines_of_job(backends::HealableJob::current()->machines().machine_of());
   expect_goodbye(store, launch.rank, launch.world_size);
   return group;
-}
-
-/// Whether every rank can be replaced. The same on all ranks, all of which call it.
-bool all_can_heal(const StoreRounds& rounds, bool this_can) {
-  const auto answers = rounds.tell_all("heals", this_can ? "yes" : "no");
-  return std::all_of(answers.begin(), answers.end(),
-                     [](const std::string& answer) { return answer == "yes"; });
-}
-
-/// Each would wait for others in places where they never come.
-void check_backend(const StoreRounds& rounds, const std::string& own) {
-  const auto told = rounds.tell_all(kBackendRound, own);
-  for (size_t r = 1; r < told.size(); ++r) {
-    if (told[r] == told[0]) continue;
-    rounds.let_all_read(kBackendRound);
-    throw ValueError(fmt::format(
-        "the backend is {} on rank 0 and {} on rank {}: set LOCKSTEP_BACKEND, or InitOptions::backend, "
-        "to the same value on all machines",
-        told[0], told[r], r));
-  }
 }
 
 }  // namespace
@@ -96,8 +74,7 @@ std::shared_ptr<ProcessGroup::Impl> make_flat(const job::LaunchEnvironment& laun
 AgreedPlaces agree_on_places(job::LaunchEnvironment& launch, const StorePtr& store,
                              std::chrono::milliseconds timeout, const std::string& backend) {
   const StoreRounds rounds{*store, launch.rank, launch.world_size, timeout};
-  check_backend(rounds, backend);
-  AgreedPlaces places{agree_on_machines(rounds, launch), job::own_address(launch)};
+  AgreedPlaces places{agree_on_machines(rounds, launch, backend), job::own_address(launch)};
   if (!launch.knows_group_rank && is_as_the_launcher_says(rounds, places.machine_of, launch)) {
     launch.group_rank = places.machine_of[static_cast<size_t>(launch.rank)];
   }
@@ -144,17 +121,20 @@ JoinedMachines join_machines(job::LaunchEnvironment& launch, StorePtr& store, co
     throw ValueError(reason + "; LOCKSTEP_BACKEND=gloo does without");
   }
   if (!node && problem.empty()) join();
-  if (const std::string reason = agree_on_memory(rounds, problem); !reason.empty()) {
-    if (!throws) return be_flat(reason);
+  const AgreedMemory memory = agree_on_memory(rounds, problem, heals && node && node->segment().can_heal());
+  if (!memory.problem.empty()) {
+    if (!throws) return be_flat(memory.problem);
     rounds.let_all_read(kMemoryRound);
-    throw CommError(reason);
+    throw CommError(memory.problem);
   }
   agree_on_wire_dtype(rounds);
-  backends::HybridMember member{.rank = launch.rank, .machine_of = places.machine_of, .host = places.address};
+  backends::HybridMember member{.rank = launch.rank,
+                                .machine_of = places.machine_of,
+                                .engine = uplink::agree_on_engine(rounds, places.machine_of, places.address)};
   member.local = backends::make_shared_memory(node, options.timeout);
   member.flat = make_flat(launch, store, places.address, options.timeout);
   auto group = backends::make_hybrid(std::move(member), store, options.timeout);
-  if (all_can_heal(rounds, heals && node->segment().can_heal())) {
+  if (memory.all_heal) {
     const auto engine = backends::engine_of(*group);
     group = backends::make_healable(
         node, store, {.rank = launch.rank, .machine_of = std::move(places.machine_of), .engine = engine},

@@ -24,38 +24,73 @@ std::string find_interface(const std::string& host) {
   }
 }
 
-/// Why UCX is not to be used; empty: it may be.
-std::string find_ucx_problem(const std::string& chosen, const Engine& engine) {
-  if (chosen == "gloo") return "";
-  if (chosen.empty() && engine.interface.empty() && !env::get(kUcxDevices))
-    return fmt::format("no interface has the address {}", engine.host);
-  return ucx_problem(engine.interface);
+/// Why UCX is not to be used; empty: it may be, or Gloo is chosen.
+std::string find_ucx_problem(const EngineOffer& own) {
+  if (own.chosen == "gloo") return "";
+  if (own.chosen.empty() && own.interface.empty() && !env::get(kUcxDevices))
+    return fmt::format("no interface has the address {}", own.host);
+  return ucx_problem(own.interface);
 }
 
-/// What a machine tells the others.
-struct Answer {
-  std::string chosen{}, host{};
-  std::string interface {};
-  std::string version{}, problem{};
+const char* const kEngineRound = "engine";
 
-  std::string to_text() const {
-    return fmt::format("{}\n{}\n{}\n{}\n{}", chosen, host, interface, version, problem);
+std::string to_text(const EngineOffer& offer) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}", offer.chosen, offer.host, offer.interface, offer.version,
+                     offer.problem);
+}
+
+EngineOffer parse(const std::string& text) {
+  EngineOffer offer;
+  std::istringstream lines(text);
+  std::getline(lines, offer.chosen);
+  std::getline(lines, offer.host);
+  std::getline(lines, offer.interface);
+  std::getline(lines, offer.version);
+  std::getline(lines, offer.problem, '\0');
+  return offer;
+}
+
+/// What the offers say of where the ranks are.
+class Places {
+ public:
+  Places(const std::vector<EngineOffer>& offers, const std::vector<int>& machine_of)
+      : machine_of_(machine_of) {
+    for (size_t r = 0; r < offers.size(); ++r) {
+      if (static_cast<size_t>(machine_of[r]) < machines_.size()) continue;
+      const EngineOffer& offer = offers[r];
+      first_.push_back(r);
+      machines_.push_back(fmt::format("machine {} ({}{})", machines_.size(), offer.host,
+                                      offer.interface.empty() ? "" : " on " + offer.interface));
+    }
   }
-  static Answer parse(const std::string& text) {
-    Answer answer;
-    std::istringstream lines(text);
-    std::getline(lines, answer.chosen);
-    std::getline(lines, answer.host);
-    std::getline(lines, answer.interface);
-    std::getline(lines, answer.version);
-    std::getline(lines, answer.problem, '\0');
-    return answer;
+  /// By number.
+  const std::vector<std::string>& machines() const { return machines_; }
+  /// A machine's first rank stands for it.
+  std::string name(size_t rank) const {
+    const auto machine = static_cast<size_t>(machine_of_[rank]);
+    return first_[machine] == rank ? machines_[machine]
+                                   : fmt::format("rank {} on {}", rank, machines_[machine]);
   }
-  std::string name_choice() const { return chosen.empty() ? "not set" : chosen; }
-  std::string name_machine(size_t number) const {
-    return fmt::format("machine {} ({}{})", number, host, interface.empty() ? "" : " on " + interface);
-  }
+
+ private:
+  const std::vector<int>& machine_of_;
+  std::vector<size_t> first_;
+  std::vector<std::string> machines_;
 };
+
+/// What LOCKSTEP_UPLINK says on those ranks where it is set; "": on none.
+std::string find_choice(const std::vector<EngineOffer>& offers, const Places& places) {
+  size_t first = 0;
+  while (first < offers.size() && offers[first].chosen.empty()) ++first;
+  if (first == offers.size()) return "";
+  for (size_t r = first + 1; r < offers.size(); ++r) {
+    if (offers[r].chosen.empty() || offers[r].chosen == offers[first].chosen) continue;
+    throw CommError(
+        fmt::format("LOCKSTEP_UPLINK is {} on {} and {} on {}: set it to the same value on all machines",
+                    offers[first].chosen, places.name(first), offers[r].chosen, places.name(r)));
+  }
+  return offers[first].chosen;
+}
 
 }  // namespace
 
@@ -93,41 +128,46 @@ std::string chosen_engine() {
   return chosen;
 }
 
-Engine agree_on_engine(c10d::Store& store, int machine, int machines, bool speaks, const std::string& host,
-                       std::chrono::milliseconds timeout) {
-  const std::string chosen = chosen_engine();
-  Engine engine{.is_chosen = !chosen.empty(), .host = host, .interface = find_interface(host)};
-  // Every rank opens it now: each may be the leader of a group later.
-  Answer own{chosen, host, engine.interface, "", find_ucx_problem(chosen, engine)};
-  if (chosen != "gloo" && own.problem.empty()) own.version = ucx_version();
-  const std::string text = own.to_text();
-  std::vector<Answer> answers;
-  for (const std::string& told :
-       exchange(store, "engine", machine, machines, speaks ? &text : nullptr, timeout))
-    answers.push_back(Answer::parse(told));
-  bool may_be_ucx = chosen != "gloo", some_have_ucx = false;
-  for (size_t m = 0; m < answers.size(); ++m) {
-    engine.machines.push_back(answers[m].name_machine(m));
-    if (answers[m].chosen != answers[0].chosen) {
-      throw CommError(
-          fmt::format("LOCKSTEP_UPLINK is {} on machine 0 and {} on machine {}: it must be the same on all",
-                      answers[0].name_choice(), answers[m].name_choice(), m));
-    }
+Engine decide_engine(const std::vector<EngineOffer>& offers, const std::vector<int>& machine_of, int rank) {
+  const Places places(offers, machine_of);
+  const std::string chosen = find_choice(offers, places);
+  const EngineOffer& own = offers[static_cast<size_t>(rank)];
+  Engine engine{.is_chosen = !chosen.empty(),
+                .host = own.host,
+                .interface = own.interface,
+                .machines = places.machines()};
+  if (chosen == "gloo") return engine;
+  bool some_have_ucx = false;
+  for (size_t r = 0; r < offers.size(); ++r) {
+    std::string problem = offers[r].problem;
+    some_have_ucx = some_have_ucx || !offers[r].version.empty();
     // Nobody promises that two versions understand each other; who chooses UCX may try.
-    some_have_ucx = some_have_ucx || !answers[m].version.empty();
-    if (chosen.empty() && answers[m].problem.empty() && answers[m].version != answers[0].version)
-      answers[m].problem =
-          fmt::format("it has UCX {}, {} has another one", answers[m].version, engine.machines[0]);
-    if (answers[m].problem.empty()) continue;
-    may_be_ucx = false;
-    if (chosen == "ucx")
-      throw CommError(
-          fmt::format("LOCKSTEP_UPLINK=ucx, but machine {} cannot use UCX: {}", m, answers[m].problem));
-    if (engine.remark.empty()) engine.remark = fmt::format("{}: {}", engine.machines[m], answers[m].problem);
+    if (chosen.empty() && problem.empty() && offers[r].version != offers[0].version)
+      problem = fmt::format("it has UCX {}, {} has another one", offers[r].version, places.name(0));
+    if (problem.empty()) continue;
+    if (chosen == "ucx") {
+      throw CommError(fmt::format("LOCKSTEP_UPLINK=ucx, but {} cannot use UCX: {}", places.name(r), problem));
+    }
+    if (engine.remark.empty()) engine.remark = fmt::format("{}: {}", places.name(r), problem);
   }
-  engine.is_mixed = !may_be_ucx && some_have_ucx;
-  if (may_be_ucx) engine.kind = Engine::Kind::ucx;
+  if (engine.remark.empty()) engine.kind = Engine::Kind::ucx;
+  engine.is_mixed = engine.kind == Engine::Kind::gloo && some_have_ucx;
   return engine;
+}
+
+Engine agree_on_engine(const StoreRounds& rounds, const std::vector<int>& machine_of,
+                       const std::string& host) {
+  EngineOffer own{.chosen = chosen_engine(), .host = host, .interface = find_interface(host)};
+  own.problem = find_ucx_problem(own);
+  if (own.chosen != "gloo" && own.problem.empty()) own.version = ucx_version();
+  std::vector<EngineOffer> offers;
+  for (const std::string& told : rounds.tell_all(kEngineRound, to_text(own))) offers.push_back(parse(told));
+  try {
+    return decide_engine(offers, machine_of, rounds.rank);
+  } catch (const CommError&) {
+    rounds.let_all_read(kEngineRound);
+    throw;
+  }
 }
 
 std::unique_ptr<Uplink> make_uplink(const Engine& engine, const c10::intrusive_ptr<c10d::Store>& store,

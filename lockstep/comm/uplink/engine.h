@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/joining/store_round.h"
 #include "lockstep/comm/uplink/uplink.h"
 
 namespace c10d {
@@ -25,7 +26,7 @@ struct Engine {
   std::string interface {};             ///< which has that address; "": unknown
   std::vector<std::string> machines{};  ///< by number: "machine 1 (10.0.0.2 on eth0)"
   std::string remark{};                 ///< why it is not UCX, where nobody has chosen
-  bool is_mixed = false;                ///< some machines have UCX, others have none or another one
+  bool is_mixed = false;                ///< some ranks have UCX, others have none or another one
 
   /// "UCX 1.13.1 (eth0)", "Gloo (127.0.0.1)".
   std::string describe() const;
@@ -35,11 +36,22 @@ struct Engine {
 /// connect: all of them then end with that error.
 std::string chosen_engine();
 
-/// The engine that LOCKSTEP_UPLINK names, "ucx" or "gloo"; if it is not set, UCX where all machines have it, otherwise Gloo. Each
-/// rank asks, and one of each machine (`speaks`) answers for it in `store`. Blocks until all machines have. Throws ValueError for
-/// another name, and CommError, on all ranks, if one machine cannot use what is named, or if machines name different ones.
-Engine agree_on_engine(c10d::Store& store, int machine, int machines, bool speaks, const std::string& host,
-                       std::chrono::milliseconds timeout);
+/// What a rank can use. Each may lead a group of some ranks, so each tells the others.
+struct EngineOffer {
+  std::string chosen{};              ///< chosen_engine() there
+  std::string host{}, interface {};  ///< as Engine has them
+  std::string version{};             ///< UCX's; "": it cannot be used, or Gloo is chosen
+  std::string problem{};             ///< why it cannot; "": it can
+};
+/// The engine that a rank has chosen, also where others have chosen none; if none has, UCX where all ranks have it, otherwise
+/// Gloo. `offers`: by rank. The same on all ranks, but for host and interface, which are those of `rank`. Throws CommError if
+/// one cannot use what is chosen, or if two have chosen different ones.
+Engine decide_engine(const std::vector<EngineOffer>& offers, const std::vector<int>& machine_of, int rank);
+
+/// All ranks tell each other what they can use, and decide. `host`: the address of this machine that the others reach. Blocks
+/// until all have. Throws as decide_engine() does, on all ranks, and ValueError as chosen_engine() does.
+Engine agree_on_engine(const StoreRounds& rounds, const std::vector<int>& machine_of,
+                       const std::string& host);
 
 /// Tells the others `own` for `machine` (null: this rank does not speak for it), and returns what all machines have told, by
 /// machine. Throws CommError.
