@@ -6,9 +6,11 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
@@ -91,6 +93,80 @@ class Lint(unittest.TestCase):
                     self.assertIn(f"{check}: not clean", found.stdout)
                     for fault in expected:
                         self.assertRegex(found.stdout, fault)
+
+    def unity(self, folder, *units):
+        """A build whose units are these, each of some files with their texts."""
+        entries = []
+        for number, files in enumerate(units):
+            unit = folder / f"build/t{number}.dir/Unity/unity_0_cxx.cxx"
+            unit.parent.mkdir(parents=True)
+            unit.write_text("".join(f'#include "{folder / name}"\n' for name in files if name.endswith(".cpp")))
+            entries.append({"directory": str(folder), "file": str(unit), "command": f"clang++ -std=c++20 -I{folder} -o {number}.o -c {unit}"})
+            for name, text in files.items():
+                (folder / name).write_text(text)
+        (folder / "build/compile_commands.json").write_text(json.dumps(entries))
+        (folder / ".gitignore").write_text(".venv\nbuild/\n")
+
+    def test_clang_tidy_looks_at_unity_files_once(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            self.checkout(folder)
+            null = "int {0}(int n) {{\n  int* p = nullptr;\n  return n > 0 ? *p : copies({{}});\n}}\n"
+            self.unity(folder, {
+                "copies.h": "#pragma once\n#include <string>\n#include <vector>\ninline int copies(const std::vector<std::string>& all) {\n"
+                            "  int sum = 0;\n  for (auto one : all) sum += one.size() > 1 ? 1 : 0;\n  return sum;\n}\n",
+                "first.cpp": '#include "copies.h"\n' + null.format("first"),
+                "second.cpp": '#include "copies.h"\n' + null.format("second")})
+            found = self.run_lint(folder, "--all", "clang-tidy")
+            self.assertEqual(found.returncode, 1, found.stdout + found.stderr)
+            for fault in (r"copies\.h:6:13: .*performance-for-range-copy", r"first\.cpp:4:18: .*clang-analyzer-core.NullDereference",
+                          r"second\.cpp:4:18: .*clang-analyzer-core.NullDereference"):
+                self.assertRegex(found.stdout, fault)
+            self.assertEqual(found.stdout.count("error:"), 3, found.stdout)
+
+            kept, = (folder / "build/lint").iterdir()
+            kept.write_text("kept.cpp:1:1: error: as before\n")
+            again = self.run_lint(folder, "--all", "clang-tidy")
+            self.assertIn("as before", again.stdout)
+            self.assertNotIn("first.cpp", again.stdout)
+            (folder / "copies.h").write_text((folder / "copies.h").read_text().replace("(auto one", "(const auto& one"))
+            changed = self.run_lint(folder, "--all", "clang-tidy")
+            self.assertNotIn("as before", changed.stdout)
+            self.assertEqual(changed.stdout.count("error:"), 2, changed.stdout)
+            self.assertNotIn(kept.name, [file.name for file in (folder / "build/lint").iterdir()])
+
+    def test_clang_tidy_goes_on_after_an_interruption(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            self.checkout(folder)
+            self.unity(folder, {"quick.cpp": "int quick;\n"}, {"slow.cpp": "int slow;\n"})
+            (folder / ".venv").unlink()
+            tidy = folder / ".venv/bin/clang-tidy"
+            tidy.parent.mkdir(parents=True)
+
+            def pretend(slow):
+                tidy.write_text(f"#!/usr/bin/env bash\ncase $* in\n--version) echo 1 ;;\n*-0.cpp) echo >>{folder}/build/quick ;;\n*) {slow} ;;\nesac\n")
+                tidy.chmod(0o755)
+
+            pid = folder / "build/pid"
+            pid.touch()
+            pretend(f"echo $$ >{pid}; exec sleep 1000")
+            with subprocess.Popen([sys.executable, folder / "scripts/lint", "--all", "--jobs", "1", "clang-tidy"]) as run:
+                end = time.monotonic() + 60
+                while not pid.read_text().endswith("\n") and time.monotonic() < end:
+                    time.sleep(0.02)
+                run.send_signal(signal.SIGTERM)
+                self.assertEqual(run.wait(60), 128 + signal.SIGTERM)
+            with self.assertRaises(ProcessLookupError, msg="clang-tidy still runs"):
+                os.killpg(int(pid.read_text()), 0)
+            pretend("echo broken >&2; exit 139")
+            for _ in range(2):  # what went wrong is not kept
+                after = self.run_lint(folder, "--all", "clang-tidy")
+                self.assertEqual(after.returncode, 1, after.stdout + after.stderr)
+                self.assertIn("  slow.cpp: clang-tidy ended with 139: broken", after.stdout)
+            pretend("true")
+            self.assertEqual(self.run_lint(folder, "--all", "clang-tidy").returncode, 0)
+            self.assertEqual((folder / "build/quick").read_text().count("\n"), 1, "what was looked at was looked at again")
 
     def test_which_sentences_are_faults(self):
         def numbers(faults):
