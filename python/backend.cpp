@@ -17,6 +17,7 @@
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/joining/join.h"
 #include "lockstep/comm/joining/machines.h"
+#include "lockstep/comm/joining/no_healing.h"
 #include "lockstep/comm/joining/segment_exchange.h"
 #include "lockstep/comm/joining/several_machines.h"
 #include "lockstep/comm/joining/store_part.h"
@@ -79,7 +80,10 @@ std::optional<JoinedMachines> join_several_machines(const StorePtr& store, int r
   begin_job_at(describe_root(store));
   launch->accept_segment(segment_fd, segment_owner);
   StorePtr part = part_for_job(below, launch->attempt());
-  return join_machines(*launch, part, {.timeout = timeout});
+  JoinedMachines joined = join_machines(*launch, part, {.timeout = timeout});
+  warn_of_no_healing(*launch, joined.node && joined.node->segment().can_heal(),
+                     "on several machines programs in Python are not");
+  return joined;
 }
 
 /// The group of all ranks and this process's place in its segment.

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/joining/no_healing.h"
 #include "lockstep/comm/joining/segment_exchange.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/shm/pulse.h"
@@ -128,6 +129,7 @@ void begin_watch() {
   try {
     const UniqueFd segment = inherited_segment(*launch.segment_fd);
     pulse() = std::make_shared<shm::Pulse>(segment.get(), launch.local_rank);
+    warn_of_no_healing(launch, pulse()->can_heal(), "the backend is not lockstep");
   } catch (const Error& error) {
     log::debug(std::string("lockrun cannot watch this rank: ") + error.what());
     return;

@@ -32,6 +32,7 @@
 #include "lockstep/comm/joining/goodbye.h"
 #include "lockstep/comm/joining/join.h"
 #include "lockstep/comm/joining/machines.h"
+#include "lockstep/comm/joining/no_healing.h"
 #include "lockstep/comm/joining/segment_exchange.h"
 #include "lockstep/comm/joining/several_machines.h"
 #include "lockstep/comm/joining/store.h"
@@ -134,6 +135,11 @@ std::shared_ptr<ProcessGroup::Impl> make_several_machines(job::LaunchEnvironment
                     without_memory, /*heals=*/true);
   if (!joined.why_flat.empty()) tell_why_gloo(launch, joined.why_flat);
   auto pulse = find_pulse(launch, joined.node);
+  if (pulse && !backends::HealableJob::current()) {
+    warn_of_no_healing(
+        launch, pulse->can_heal(),
+        joined.why_flat.empty() ? "the lockrun of another machine has no such flag" : "the backend is gloo");
+  }
   return pulse ? make_watched(std::move(joined.group), std::move(pulse)) : joined.group;
 }
 
@@ -147,6 +153,7 @@ std::shared_ptr<ProcessGroup::Impl> make_gloo(job::LaunchEnvironment& launch, St
     store =
         launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>()) : launchers_store(launch, timeout);
   }
+  if (pulse) warn_of_no_healing(launch, pulse->can_heal(), "the backend is not lockstep");
   const std::string address = launch.world_size > 1 ? agree_on_places(launch, store, timeout, "gloo").address
                                                     : job::own_address(launch);
   auto group = make_flat(launch, store, address, timeout);

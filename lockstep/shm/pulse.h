@@ -28,6 +28,8 @@ class Pulse {
   void count_calls();
   /// An operation starts.
   void start(OpKind kind, uint64_t bytes);
+  /// Does the launcher replace ranks that die, if they can be?
+  bool can_heal() const { return segment_->can_heal(); }
   /// This process is about to join the segment by itself: from here on the rank is marked by that.
   void hand_over();
 

@@ -19,7 +19,7 @@ references = {}
 class Job:
     """What the lockruns of all machines have said."""
 
-    def __init__(self, machines, kills, flags, optimizer, steps, replacements, models, environment):
+    def __init__(self, machines, kills, flags, optimizer, steps, replacements_of, models, environment):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -29,9 +29,9 @@ class Job:
             token.chmod(0o600)
             environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", **environment, "HEAL_KILLS": kills, "HEAL_DIR": folder,
                            "OMP_NUM_THREADS": "1"}
-            healing = ["--max-replacements", replacements] if replacements else []
             processes = []
             for number, ranks in enumerate(machines):
+                healing = ["--max-replacements", replacements_of[number]] if replacements_of[number] else []
                 command = [LOCKRUN, "--nnodes", len(machines), "--node-rank", number, "--master-port", port, "--rdzv-conf", f"token_file={token}",
                            "--nproc-per-node", ranks, "--prefix", "off", *healing, *flags,
                            TRAINING, "--steps", steps, "--optimizer", optimizer, "--models", models]
@@ -54,8 +54,8 @@ class Job:
         return len(re.findall(r"replaced (?:by spare \d+ )?in [\d.]+ s, no step lost", self.stderr))
 
 
-def run(machines, kills="", *flags, optimizer="adam", steps=12, replacements=20, models=1, **environment):
-    return Job(machines, kills, flags, optimizer, steps, replacements, models, environment)
+def run(machines, kills="", *flags, optimizer="adam", steps=12, replacements=20, replacements_of=None, models=1, **environment):
+    return Job(machines, kills, flags, optimizer, steps, replacements_of or [replacements] * len(machines), models, environment)
 
 
 class Heal(unittest.TestCase):
@@ -132,6 +132,12 @@ class Fallback(unittest.TestCase):
         job = run([2, 2], f"2:4:backward:{KILL}", "--max-restarts", 1, LOCKSTEP_BACKEND="gloo")
         self.assertEqual(job.returncodes, [0, 0], job.told)
         self.assertIn("and is not replaced: the program", job.errors[1])
+        self.assertIn("lockrun --max-replacements: ranks that die are not replaced, because the backend is not lockstep", job.errors[0])
+
+    def test_a_machine_without_the_flag_is_told_at_the_start(self):
+        job = run([1, 1], replacements_of=[1, 0])
+        self.assertEqual(job.returncodes, [0, 0], job.told)
+        self.assertIn("ranks that die are not replaced, because the lockrun of another machine has no such flag", job.errors[0])
 
     def test_an_exception_in_the_body_is_no_death(self):
         job = run([2, 1], "1:4:data:throw 2:9:before:throw", HEAL_CATCHES="yes")
