@@ -1,9 +1,10 @@
-"""A short training on the backend "lockstep" whose ranks die where HEAL_KILLS says: RANK:STEP:PLACE:HOW, with spaces between, each
-once (a file in HEAL_DIR remembers). PLACE: data, forward, backward, before (the optimizer), after (it), between (two steps).
-HOW: a signal's number, or exit, or raise. Words: batch_norm (statistics are sent around), own_batch_norm (each rank keeps its own), a communication
-hook (fp16, built_in, power), loader (a DataLoader with two worker processes),
-twice (another Recovery is made, too), accumulate (two passes a step). Where HEAL_EVENTS names lockrun's event log, a death waits until a spare waits.
-Each rank prints "rank R: steps S hash H began N" in the end."""
+"""Short trainings on the backend "lockstep", one for each argument, whose ranks die where HEAL_KILLS says: RANK:STEP:PLACE:HOW, with
+spaces between, each once (a file in HEAL_DIR remembers). PLACE: data, forward, backward, before (the optimizer), after (it), between
+(two steps). HOW: a signal's number, or exit, or raise. Only in the first training a rank can be replaced. An argument is words with "+"
+between, or "plain": batch_norm (statistics are sent around), own_batch_norm (each rank keeps its own), a communication hook (fp16,
+built_in, power), loader (a DataLoader with two worker processes), twice (another Recovery is made, too), accumulate (two passes a step).
+Where HEAL_EVENTS names lockrun's event log, a death waits until a spare waits. After a training each rank prints
+"ARGUMENT: rank R: steps S hash H began N"."""
 
 import hashlib
 import json
@@ -16,7 +17,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-import lockstep
+if "HEAL_EVENTS" not in os.environ:  # spares have it, as users' ranks do
+    import without_dynamo  # noqa: F401
+
+import lockstep  # noqa: E402
 
 STEPS = 10
 
@@ -51,11 +55,11 @@ def die(rank, step, place):
 
 
 class Net(torch.nn.Module):
-    def __init__(self, at):
+    def __init__(self, at, words):
         super().__init__()
         self.at = at
         self.first, self.second = torch.nn.Linear(8, 64), torch.nn.Linear(64, 4)
-        self.norm = torch.nn.BatchNorm1d(64) if {"batch_norm", "own_batch_norm"} & set(sys.argv) else torch.nn.LayerNorm(64)
+        self.norm = torch.nn.BatchNorm1d(64) if {"batch_norm", "own_batch_norm"} & words else torch.nn.LayerNorm(64)
         self.dropout = torch.nn.Dropout(0.3)
 
     def forward(self, x):
@@ -70,27 +74,27 @@ def batch_of(number):
     return torch.sin(torch.arange(number * 32, (number + 1) * 32, dtype=torch.float32).view(4, 8) * 0.37)
 
 
-def main():
-    dist.init_process_group("lockstep")
+def train(name):
+    words = set(name.split("+"))
     rank = dist.get_rank()
     torch.manual_seed(rank)  # rank 0's weights count
     step = 0
-    net = Net(lambda place: die(rank, step, place))
-    ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.001, broadcast_buffers="own_batch_norm" not in sys.argv)
-    if "fp16" in sys.argv:
+    net = Net(lambda place: die(rank, step, place), words)
+    ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.001, broadcast_buffers="own_batch_norm" not in words)
+    if "fp16" in words:
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    if "built_in" in sys.argv:
+    if "built_in" in words:
         ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
-    if "power" in sys.argv:
+    if "power" in words:
         ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
     recovery = lockstep.Recovery({"model": ddp, "optimizer": optimizer, "scheduler": scheduler}, seed=3)
-    if "twice" in sys.argv:
+    if "twice" in words:
         lockstep.Recovery({"model": ddp, "optimizer": optimizer}).close()
     began_at = recovery.steps()
     batches = iter(())
-    if "loader" in sys.argv:
+    if "loader" in words:
         rows = [batch_of(number * dist.get_world_size() + rank) for number in range(began_at, STEPS)]
         batches = iter(torch.utils.data.DataLoader(rows, batch_size=None, num_workers=2))
     while recovery.steps() < STEPS:
@@ -104,7 +108,7 @@ def main():
             die(rank, step, "data")
             x = batch_of(step * dist.get_world_size() + rank) if batch is None else batch
             optimizer.zero_grad()
-            if "accumulate" in sys.argv:
+            if "accumulate" in words:
                 with ddp.no_sync():
                     torch.nn.functional.mse_loss(ddp(x * 0.5), torch.cos(x[:, :4])).backward()
             loss = torch.nn.functional.mse_loss(ddp(x), torch.cos(x[:, :4]))
@@ -119,7 +123,9 @@ def main():
     digest = hashlib.sha256(repr(scheduler.last_epoch).encode())
     for tensor in net.state_dict().values():
         digest.update(tensor.numpy().tobytes())
-    print(f"rank {rank}: steps {recovery.steps()} hash {digest.hexdigest()[:16]} began {began_at}", flush=True)
+    print(f"{name}: rank {rank}: steps {recovery.steps()} hash {digest.hexdigest()[:16]} began {began_at}", flush=True)
 
 
-main()
+dist.init_process_group("lockstep")
+for argument in sys.argv[1:]:
+    train(argument)

@@ -12,11 +12,11 @@ from extent import first_of
 
 LOCKRUN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "lockrun"
 RANK = pathlib.Path(__file__).parent / "recovery_rank.py"
-undisturbed = {}  # jobs of two ranks without a death, by their words
+TRAININGS = ("plain", "own_batch_norm", "batch_norm", "fp16", "built_in", "loader", "accumulate+twice+own_batch_norm")
 
 
 class Job:
-    def __init__(self, ranks, kills="", replacements=9, words=(), spares=0):
+    def __init__(self, ranks, kills="", *trainings, replacements=9, spares=0):
         self.folder = tempfile.TemporaryDirectory()
         environment = {**os.environ, "HEAL_KILLS": kills, "HEAL_DIR": self.folder.name, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable}
         healing = ["--max-replacements", str(replacements)] if replacements else []
@@ -24,7 +24,7 @@ class Job:
             events = pathlib.Path(self.folder.name) / "events.jsonl"
             environment["HEAL_EVENTS"] = str(events)
             healing += ["--spares", str(spares), "--event-log", events]
-        self.process = subprocess.Popen([LOCKRUN, "--standalone", "--nproc-per-node", str(ranks), "--prefix", "off", *healing, RANK, *words],
+        self.process = subprocess.Popen([LOCKRUN, "--standalone", "--nproc-per-node", str(ranks), "--prefix", "off", *healing, RANK, *trainings],
                                         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def end(self):
@@ -33,67 +33,65 @@ class Job:
         self.told = self.out + self.err
         return self.process.returncode
 
-    def hashes(self):
-        return sorted(re.findall(r"^rank (\d+): steps (\d+) hash (\w+)", self.out, re.M))
+    def hashes(self, training):
+        return sorted(re.findall(rf"^{re.escape(training)}: rank (\d+): steps (\d+) hash (\w+)", self.out, re.M))
 
 
 class PythonRecovery(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        """All trainings without a death, in one job: each start of Python takes seconds of processor time."""
+        cls.calm = Job(2, "", *TRAININGS, replacements=0)
+        if cls.calm.end() != 0:
+            raise RuntimeError(f"the trainings without a death ended with exit code {cls.calm.process.returncode}:\n{cls.calm.told}")
+
+    def undisturbed(self, training):
+        hashes = self.calm.hashes(training)
+        self.assertEqual([(rank, steps) for rank, steps, _ in hashes], [("0", "10"), ("1", "10")], self.calm.told)
+        # Statistics of a rank's own batches differ, sent around they still do until the next forward.
+        self.assertEqual(len({hashed for _, _, hashed in hashes}), 2 if "batch_norm" in training else 1, self.calm.told)
+        return hashes
+
+    def heals(self, kills, training, replaced=r"replaced in [\d.]+ s, no step lost", **options):
+        killed = Job(2, " ".join(kills), training, **options)
+        self.assertEqual(killed.end(), 0, killed.told)
+        self.assertEqual(killed.hashes(training), self.undisturbed(training), killed.told)
+        self.assertEqual(len(re.findall(replaced, killed.err)), len(kills), killed.told)
+        return killed
+
     def test_the_bits_of_an_undisturbed_job(self):
         # Each place, both ranks, signals, exit and an exception. Never both ranks at once.
-        kills = "1:2:data:9 0:3:backward:11 1:4:after:9 0:6:between:exit 1:7:before:raise 0:9:forward:9"
-        killed, calm = Job(2, kills), self.calm()
-        self.assertEqual(killed.end(), 0, killed.told)
-        self.assertEqual([(rank, steps) for rank, steps, _ in calm.hashes()], [("0", "10"), ("1", "10")], calm.told)
-        self.assertEqual(len({hashed for _, _, hashed in calm.hashes()}), 1, calm.told)
-        self.assertEqual(killed.hashes(), calm.hashes(), killed.told)
-        self.assertEqual(len(re.findall(r"replaced in [\d.]+ s, no step lost", killed.err)), 6, killed.told)
+        killed = self.heals("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:between:exit 1:7:before:raise 0:9:forward:9".split(), "plain")
         self.assertIn("lockrun: 6 ranks were replaced, no step lost", killed.err)
 
     def test_a_spare_takes_the_place(self):
-        killed, calm = Job(2, "1:2:data:9 0:5:after:9", spares=1), self.calm()
-        self.assertEqual(killed.end(), 0, killed.told)
-        self.assertEqual(killed.hashes(), calm.hashes(), killed.told)
-        self.assertEqual(len(re.findall(r"replaced by spare 0 in [\d.]+ s, no step lost", killed.err)), 2, killed.told)
+        killed = self.heals(["1:2:data:9", "0:5:after:9"], "plain", r"replaced by spare 0 in [\d.]+ s, no step lost", spares=1)
         self.assertIn("lockrun: 2 ranks were replaced (2 by spares), no step lost", killed.err)
 
-    def calm(self, *words):
-        if words not in undisturbed:
-            undisturbed[words] = job = Job(2, replacements=0, words=words)
-            self.assertEqual(job.end(), 0, job.told)
-            self.assertEqual(len(job.hashes()), 2, job.told)
-        return undisturbed[words]
-
-    def heals(self, kills, *words):
-        killed, calm = Job(2, kills, words=words), self.calm(*words)
-        self.assertEqual(killed.end(), 0, killed.told)
-        self.assertEqual(killed.hashes(), calm.hashes(), killed.told)
-        self.assertEqual(len(re.findall(r"replaced in [\d.]+ s, no step lost", killed.err)), len(kills.split()), killed.told)
-        return calm
-
     def test_running_statistics_of_own_batches(self):
-        kills = first_of("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:before:9 1:8:between:exit 0:9:forward:9".split(), 3)
-        for word in ("own_batch_norm", "batch_norm"):
-            with self.subTest(word):
-                calm = self.heals(" ".join(kills), word)
-                # Each rank has others.
-                self.assertEqual(len({hashed for _, _, hashed in calm.hashes()}), 2, calm.told)
+        kills = first_of("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:before:9 1:8:between:exit 0:9:forward:9".split(), 2)
+        for training in ("own_batch_norm", "batch_norm"):
+            with self.subTest(training):
+                self.heals(kills, training)
 
     def test_communication_hooks_without_a_state(self):
-        for word in ("fp16", "built_in"):
-            with self.subTest(word):
-                self.heals(" ".join(first_of(("1:3:backward:9", "0:6:after:9"))), word)
+        for training in ("fp16", "built_in"):
+            with self.subTest(training):
+                self.heals(first_of(("1:3:backward:9", "0:6:after:9")), training)
 
     def test_a_loader_with_worker_processes(self):
-        self.heals(" ".join(first_of(("1:3:backward:9", "0:6:after:9", "0:8:between:exit"))), "loader")
-        loaded = Job(2, "1:5:data:11", words=["loader"])
+        self.heals(first_of(("1:3:backward:9", "0:6:after:9", "0:8:between:exit")), "loader")
+        loaded = Job(2, "1:5:data:11", "loader")
         self.assertEqual(loaded.end(), 0, loaded.told)
-        self.assertEqual(loaded.hashes(), self.calm().hashes(), loaded.told)
+        self.assertEqual(loaded.hashes("loader"), self.undisturbed("plain"), loaded.told)
 
     def test_accumulated_gradients_and_another_recovery(self):
-        self.heals(" ".join(first_of(("1:3:backward:9", "0:4:forward:11", "0:6:after:9"), 2)), "accumulate", "twice", "own_batch_norm")
+        self.heals(first_of(("1:3:backward:9", "0:4:forward:11", "0:6:after:9"), 2), "accumulate+twice+own_batch_norm")
 
     def test_what_cannot_be_handed_over_is_said(self):
-        job = Job(2, "1:3:data:9", words=["power"])
+        job = Job(2, "1:3:data:9", "power")
         self.assertEqual(job.end(), 137, job.told)
         self.assertIn("Recovery: ranks that die are not replaced, because of rank 0: the communication hook powerSGD_hook of a", job.err)
         self.assertIn("rank 1 was killed by SIGKILL and is not replaced: rank 0 no longer hands its state over", job.err)
