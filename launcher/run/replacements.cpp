@@ -66,7 +66,11 @@ std::string Replacements::refusal(int local_rank, const std::vector<WorkerResult
                     "lockrun needs --max-replacements"
                   : "");
     }
-    if (r == local_rank) continue;
+    if (r == local_rank) {
+      // The others may not have left theirs yet, and then would not wait for a new process.
+      if (record.is_healable.load(std::memory_order_acquire) != shm::kWasHealable) continue;
+      return fmt::format("rank {} no longer hands its state over", workers[static_cast<size_t>(r)].rank);
+    }
     const bool is_under_way = std::any_of(under_way_.begin(), under_way_.end(),
                                           [&](const UnderWay& other) { return other.local_rank == r; });
     const bool is_healable = hands_over(r);

@@ -68,6 +68,12 @@ std::function<void()>& after_averaging() {
 }
 
 /// Never destroyed, either.
+std::function<void()>& after_backward() {
+  static auto* const call = new std::function<void()>();
+  return *call;
+}
+
+/// Never destroyed, either.
 std::function<bool()>& alone() {
   static auto* const call = new std::function<bool()>();
   return *call;
@@ -85,7 +91,10 @@ void call_before_agreement() {
 
 void set_after_averaging(std::function<void()> call) { after_averaging() = std::move(call); }
 
+void set_after_backward(std::function<void()> call) { after_backward() = std::move(call); }
+
 void call_after_averaging() {
+  if (after_backward()) after_backward()();
   if (!after_averaging()) return;
   after_averaging()();
   if (auto* const step = StepUnderWay::current()) step->agree();

@@ -78,6 +78,10 @@ void call_before_agreement();
 void set_after_averaging(std::function<void()> call);
 void call_after_averaging();
 
+/// An averaging backward has ended here, and nobody has used its gradients. `call` comes in the thread of the backward; it must
+/// not throw, and calls no collective. One at a time; empty: nothing.
+void set_after_backward(std::function<void()> call);
+
 /// A rank died while the others agreed before an optimizer's step(). `call` tells whether this one goes on alone: it has written
 /// weights in this step and has all gradients, so nobody could go back from there. In the thread of the step; it must not throw.
 /// One at a time; empty: no rank does.

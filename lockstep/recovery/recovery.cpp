@@ -118,6 +118,7 @@ class Recovery::State {
     is_asked_ = true;
     return steps_;
   }
+  std::atomic<uint64_t>* note() const { return job_ ? &job_->record().note : nullptr; }
   bool run(const std::function<void()>& body);
   void repeat(const std::function<bool()>& body);
 
@@ -126,6 +127,7 @@ class Recovery::State {
   void commit();
   void publish() const;
   void become_healable();
+  void begin_together();
   void compare();
   void give_up_healing(const std::string& why);
   /// Weights are written, and nothing keeps those of before.
@@ -197,6 +199,18 @@ Recovery::State::State(const ProcessGroup& group, std::vector<detail::RecoveryIt
   job_ = std::move(job);
   items_.keep_own(job_->log(), /*is_new=*/false);
   become_healable();
+  begin_together();
+}
+
+/// Nobody goes on before all can hand their state over: who is ahead may die at once.
+void Recovery::State::begin_together() {
+  items_.keep();
+  try {
+    control_->barrier();
+  } catch (...) {
+    if (!has_world_changed(std::current_exception(), /*any_interruption=*/true)) throw;
+    heal({});
+  }
 }
 
 void Recovery::State::become_healable() {
@@ -394,7 +408,6 @@ bool Recovery::State::meet(uint32_t epoch, HealReport::Holds holds) {
 
 /// Everybody gets the state that is farthest.
 void Recovery::State::take_over(HealReport& own) {
-  if (!own.is_new && own.holds == HealReport::Holds::before) items_.restore();
   const auto told = control_->exchange(
       to_json(own, detail::groups_within(group_.global_ranks()), items_.names(), agreed_.size()));
   check_made_again(told);
@@ -407,6 +420,8 @@ void Recovery::State::take_over(HealReport& own) {
         "weights to go on with. Put collectives of a step before its optimizer's step(), or into a step of their own; "
         "call step() of an optimizer that divides its state between the ranks before that of others");
   }
+  // Where others are ahead, this rank has done its part of a step, as they have; or it gets all from them.
+  if (own.holds == HealReport::Holds::before && own.position() == decision.steps) items_.restore();
   load_agreed(told, decision.donor);
   items_.go_to(decision.steps, control_->group(), decision.donor);
   std::vector<bool> have_it;
@@ -416,9 +431,13 @@ void Recovery::State::take_over(HealReport& own) {
   if (!own.is_new && own.position() != decision.steps)
     own.holds = HealReport::Holds::neither;  // from here on
   items_.hand_over(decision.steps, control_->group(), decision.donor);
+  // From here on this rank has it, whoever dies.
+  own = {.steps = decision.steps};
+  steps_ = compared_at_ = healed_at_ = decision.steps;
+  items_.keep();
   check_alike(items_.hashes(), std::vector<bool>(reports.size(), true), decision.donor,
               "is another one after it was handed over: what it gives as its state is not all of it");
-  steps_ = compared_at_ = healed_at_ = decision.steps;
+  job_->record().is_healable.store(shm::kIsHealable, std::memory_order_release);
   items_.tell_healed();
   publish();
 }
@@ -432,6 +451,7 @@ void Recovery::State::load_agreed(const std::vector<nlohmann::json>& told, int d
     return json.at("members") == agreed.size();
   });
   if (!are_alike) return;
+  agreed_ = agreed;  // this rank may be the next donor
   size_t i = 0;
   for_each_step_member([&](StepMember& member) { member.load_agreed(agreed[i++]); });
 }
@@ -498,6 +518,8 @@ bool detail::is_replacement() {
 }
 
 void detail::repeat(Recovery& recovery, const std::function<bool()>& body) { recovery.state_->repeat(body); }
+
+std::atomic<uint64_t>* detail::outliving_note(const Recovery& recovery) { return recovery.state_->note(); }
 
 bool step(Recovery& recovery, const std::function<void()>& body) {
   if (auto* const outer = StepUnderWay::current()) {

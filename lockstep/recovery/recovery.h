@@ -5,6 +5,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
 
+#include <atomic>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -35,6 +36,8 @@ bool is_replacement();
 /// begin it anew after its state of before. Returns whether all ranks have to meet behind it: if it communicates.
 /// Counts as a step.
 void repeat(Recovery& recovery, const std::function<bool()>& body);
+/// A number of this rank that outlives its process, 0 at first. Null where a rank that dies ends the job.
+std::atomic<uint64_t>* outliving_note(const Recovery& recovery);
 }  // namespace detail
 
 /// Options of Recovery.
@@ -89,6 +92,7 @@ class Recovery {
     Item(std::string name, ExponentialMovingAverage& average);
     /// That of powerSGD_hook or batched_powerSGD_hook. Each rank's errors outlive it.
     Item(std::string name, PowerSGDState& state);
+    /// Takes a std::shared_ptr to the state instead of the state.
     Item(std::string name, const std::shared_ptr<PowerSGDState>& state) : Item(std::move(name), *state) {}
     /// For what the library names itself.
     explicit Item(detail::RecoveryItem item) : item_(std::move(item)) {}
@@ -122,6 +126,7 @@ class Recovery {
   class State;
   friend bool step(Recovery& recovery, const std::function<void()>& body);
   friend void detail::repeat(Recovery& recovery, const std::function<bool()>& body);
+  friend std::atomic<uint64_t>* detail::outliving_note(const Recovery& recovery);
   std::unique_ptr<State> state_;
 };
 

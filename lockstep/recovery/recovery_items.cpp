@@ -4,11 +4,6 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -46,40 +41,6 @@ StateDict copy_state(StateDict state) {
 }
 
 uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15ULL + (hash >> 29U); }
-
-/// Some elements of `weight`, spread over all of it, and its version.
-uint64_t probe_of(const at::Tensor& weight) {
-  constexpr size_t kElements = 16;
-  uint64_t probe = weight._version();
-  if (!weight.is_cpu() || weight.numel() == 0 || !weight.is_non_overlapping_and_dense()) return probe;
-  const auto* const begin = static_cast<const std::byte*>(weight.const_data_ptr());
-  const auto element = static_cast<size_t>(weight.element_size());
-  const auto count = static_cast<size_t>(weight.numel());
-  const size_t looked_at = std::min(kElements, count);
-  for (size_t i = 0; i < looked_at; ++i) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, begin + (count - 1) * i / std::max<size_t>(looked_at - 1, 1) * element,
-                std::min(element, sizeof bits));
-    probe = mix(probe, bits);
-  }
-  return probe;
-}
-
-/// What a step of the optimizer changes in one parameter's state.
-uint64_t probe_of(const torch::optim::OptimizerParamState& state) {
-  if (const auto* const adam = dynamic_cast<const torch::optim::AdamParamState*>(&state))
-    return static_cast<uint64_t>(adam->step());
-  if (const auto* const adamw = dynamic_cast<const torch::optim::AdamWParamState*>(&state))
-    return static_cast<uint64_t>(adamw->step());
-  if (const auto* const sgd = dynamic_cast<const torch::optim::SGDParamState*>(&state)) {
-    return sgd->momentum_buffer().defined() ? 1 + probe_of(sgd->momentum_buffer()) : 0;
-  }
-  if (const auto* const adagrad = dynamic_cast<const torch::optim::AdagradParamState*>(&state))
-    return static_cast<uint64_t>(adagrad->step());
-  if (const auto* const rmsprop = dynamic_cast<const torch::optim::RMSpropParamState*>(&state))
-    return static_cast<uint64_t>(rmsprop->step());
-  return 0;
-}
 
 uint64_t hash_of(const ReplicaItems& items) {
   uint64_t hash = 0;
@@ -150,22 +111,25 @@ RecoveryItems::RecoveryItems(std::vector<RecoveryItem> items)
         parameters_.push_back(parameter);
     }
   }
+  probe_.emplace(parameters_, optimizers());
 }
 
 RecoveryItems::~RecoveryItems() {
   if (own_) set_before_agreement({});
+  if (notes_gradients_) set_after_backward({});
   if (!own_items_.empty()) set_after_averaging({});
   for (const auto& shard : shards_) shard->optimizer->call_after_update({});
 }
 
 void RecoveryItems::keep_own(shm::SetupLog& log, bool is_new) {
+  if (probe_->needs_gradients()) {
+    notes_gradients_ = true;
+    set_after_backward([this] { probe_->note_gradients(); });
+  }
   for (const RecoveryItem& item : items_) {
     auto* const optimizer = dynamic_cast<ShardedOptimizer*>(item.optimizer);
     if (optimizer == nullptr) continue;
     shards_.push_back(std::make_unique<Shard>(Shard{optimizer, ShardVault(log, shards_.size())}));
-    for (const auto& group : item.optimizer->param_groups()) {
-      for (const at::Tensor& parameter : group.params()) divided_.insert(parameter.unsafeGetTensorImpl());
-    }
     Shard& shard = *shards_.back();
     if (!is_new) write(shard, 0);
     optimizer->call_after_update([this, &shard] { write(shard, steps_ + 1); });
@@ -345,25 +309,6 @@ void RecoveryItems::drop_gradients() const {
   for (torch::optim::Optimizer* const optimizer : optimizers()) optimizer->zero_grad();
 }
 
-RecoveryItems::Probe RecoveryItems::probe() const {
-  Probe probe;
-  for (const at::Tensor& parameter : parameters_) {
-    if (!parameter.requires_grad()) continue;
-    uint64_t& sort = divided_.contains(parameter.unsafeGetTensorImpl()) ? probe.divided : probe.whole;
-    sort = mix(sort, probe_of(parameter));
-  }
-  for (const RecoveryItem& item : items_) {
-    if (item.optimizer == nullptr) continue;
-    // A sum: the state is in no order.
-    uint64_t sum = item.optimizer->state().size();
-    for (const auto& [parameter, state] : item.optimizer->state()) sum += state ? probe_of(*state) : 0;
-    uint64_t& sort =
-        dynamic_cast<const ShardedOptimizer*>(item.optimizer) != nullptr ? probe.divided : probe.whole;
-    sort = mix(sort, sum);
-  }
-  return probe;
-}
-
 void RecoveryItems::keep() {
   for (size_t i = 0; i < items_.size(); ++i) {
     if (items_[i].keep) {
@@ -376,7 +321,7 @@ void RecoveryItems::keep() {
     for (const auto& group : items_[i].optimizer->param_groups())
       kept_[i].options.push_back(group.options().clone());
   }
-  probe_ = probe();
+  probe_->keep();
 }
 
 void RecoveryItems::restore() {

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -18,6 +18,7 @@
 #include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/recovery/own_statistics.h"
 #include "lockstep/recovery/shard_vault.h"
+#include "lockstep/recovery/weight_probe.h"
 #include "lockstep/state/state_dict.h"
 
 namespace lockstep::detail {
@@ -76,7 +77,7 @@ class RecoveryItems {
   /// After each step of this rank: `steps` have ended.
   void set_steps(int64_t steps) { steps_ = steps; }
   /// Do the ranks have all weights of before the step together, whatever was written in it?
-  bool can_go_back() const { return !shards_.empty() && probe().whole == probe_.whole; }
+  bool can_go_back() const { return !shards_.empty() && !probe_->are_whole_written(); }
   /// Divided optimizers, and what they update, are what they were when `steps` had ended, on all ranks; with the options of
   /// rank `donor`. Called by all ranks of `group`; blocks.
   void go_to(int64_t steps, const ProcessGroup& group, int donor);
@@ -85,7 +86,7 @@ class RecoveryItems {
   /// Options of optimizers, and what is neither model nor optimizer, are what they were at keep().
   void restore();
   /// Have weights or the state of an optimizer been written since keep(), as good as certainly?
-  bool are_written() const { return probe() != probe_; }
+  bool are_written() const { return probe_->are_written(); }
 
   /// A hash of each item, in the order of names(): the same on all ranks.
   std::vector<uint64_t> hashes() const;
@@ -112,18 +113,11 @@ class RecoveryItems {
   void write_own_items(int64_t steps);
   std::vector<at::Tensor> own_statistics() const;
   std::vector<std::unique_ptr<FusedZeroCore::WritableParameters>> make_writable() const;
-  /// Numbers that change with the weights and the state of their optimizers, as good as certainly.
-  struct Probe {
-    uint64_t divided = 0;  ///< of those that divided optimizers write
-    uint64_t whole = 0;    ///< of all others
-    bool operator==(const Probe&) const = default;
-  };
-  Probe probe() const;
   std::vector<RecoveryItem> items_;
   std::vector<at::Tensor> parameters_;  // of models, each once
   std::vector<Kept> kept_;
-  Probe probe_{};
-  std::unordered_set<const at::TensorImpl*> divided_{};  // parameters of divided optimizers
+  std::optional<WeightProbe> probe_{};
+  bool notes_gradients_ = false;
   int64_t steps_ = 0;
   std::vector<std::unique_ptr<Shard>> shards_;  // of divided optimizers
   std::vector<std::unique_ptr<OwnItem>> own_items_;

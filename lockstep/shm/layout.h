@@ -29,7 +29,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 11;
+inline constexpr uint32_t kLayoutVersion = 12;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 512;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -88,6 +88,7 @@ struct alignas(kLine) RankRecord {
   std::atomic<uint32_t> is_healable;
   std::atomic<uint64_t> committed_step;  ///< release: steps that it has ended
   std::atomic<uint64_t> meeting;         ///< release: epoch << 8 | stage, see WorldChange
+  std::atomic<uint64_t> note;            ///< a number of the rank's own for the process that takes its place
 
   // What Pulse counts for a group over several machines, whose calls start several operations here, or none:
   std::atomic<uint32_t> counts_calls;    ///< 1: a launcher looks at these, not at the operations

@@ -31,22 +31,36 @@ inline std::string setting(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+/// Has the first death of HEAL_KILLS come?
+inline bool has_first_death() { return ::access((setting("HEAL_DIR") + "/death0").c_str(), F_OK) == 0; }
+
 /// With HEAL_STUCK=yes a process in the place of another one never arrives.
 inline void get_stuck() {
-  if (setting("HEAL_STUCK") == "yes" && ::access((setting("HEAL_DIR") + "/death0").c_str(), F_OK) == 0)
-    std::this_thread::sleep_for(std::chrono::minutes(3));
+  if (setting("HEAL_STUCK") == "yes" && has_first_death())
+    std::this_thread::sleep_for(std::chrono::minutes(10));
 }
 
 /// With HEAL_REFUSES=yes it ends at once.
 inline void refuse_to_replace() {
-  if (setting("HEAL_REFUSES") == "yes" && ::access((setting("HEAL_DIR") + "/death0").c_str(), F_OK) == 0)
-    std::exit(1);
+  if (setting("HEAL_REFUSES") == "yes" && has_first_death()) std::exit(1);
+}
+
+inline void wait_for_first_death(double longest_seconds) {
+  const double deadline = monotonic_seconds() + longest_seconds;
+  while (!has_first_death() && monotonic_seconds() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+/// Somebody else ends this process.
+inline void wait_for_end() {
+  std::this_thread::sleep_for(std::chrono::minutes(10));
+  throw std::runtime_error("nobody has ended this process");
 }
 
 /// Until more spares have waited than ranks have died; `counts_deaths` false: until one has waited. Throws where none comes.
 inline void wait_for_spare(bool counts_deaths = true) {
   const std::string log = setting("HEAL_EVENTS");
-  const double deadline = monotonic_seconds() + 60;
+  const double deadline = monotonic_seconds() + 600;
   while (!log.empty()) {
     std::ifstream file(log);
     int spares = 0;

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 import extent
@@ -26,6 +27,7 @@ ARGUMENTS = {"num_train_epochs": 2, "per_device_train_batch_size": 5, "learning_
 PLACES = ["epoch_begin", "step_begin", "forward", "before", "after", "step_end", "log", "evaluation", "evaluated", "saved", "epoch_end"]
 TIMES = re.compile(r"runtime|per_second|^time$|_timestamp$|^ts$")
 RANKS = [int(ranks) for ranks in os.environ.get("LOCKSTEP_TEST_RANKS", "2 2 3").split()]
+LONGEST = 600  # seconds: a job, or the start of a process, on a machine that does much else
 references = {}
 
 
@@ -63,12 +65,12 @@ class HealTrainer(unittest.TestCase):
         (folder / "args.json").write_text(json.dumps({**ARGUMENTS, **arguments, "output_dir": str(out)}))
         healing = ["--max-replacements", str(replacements)] if replacements else []
         healing += ["--spares", str(spares)] if spares else []
-        environment = {**os.environ, "HEAL_KILLS": kills, "HEAL_DIR": str(folder), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "LOCKSTEP_REPLACEMENT_TIMEOUT": str(LONGEST), "HEAL_KILLS": kills, "HEAL_DIR": str(folder), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen([LOCKRUN, "--standalone", "--nproc-per-node", str(ranks), "--prefix", "off", *healing, PROGRAM,
                                     folder / "args.json"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if during:
             during(process, out)
-        stdout, stderr = process.communicate(timeout=200)
+        stdout, stderr = process.communicate(timeout=LONGEST)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr), out
 
     def reference(self, ranks, **arguments):
@@ -90,7 +92,9 @@ class HealTrainer(unittest.TestCase):
         with self.subTest(ranks=ranks, kills=kills, spares=spares, **arguments):
             job, folder = self.run_job(ranks, kills, spares=spares, during=during, **arguments)
             told = f"{ranks} ranks, {spares} spares, {arguments}, HEAL_KILLS='{kills}'\n{job.stdout}{job.stderr}"
-            if deaths == -1 and "no rank is left that has the job's state" in job.stderr:
+            # Random deaths may leave nobody. And one that was to come in the last steps may come behind them.
+            is_behind = "no longer hands its state over" in job.stderr and f"step {STEPS}/{STEPS}" in job.stderr
+            if deaths == -1 and ("no rank is left that has the job's state" in job.stderr or is_behind):
                 self.assertNotEqual(job.returncode, 0, told)
                 return job
             self.assertEqual(job.returncode, 0, told)
@@ -140,14 +144,18 @@ class HealTrainer(unittest.TestCase):
             print(f"healed: {ranks} ranks, Trainer, {job.stderr.count(' s, no step lost') if job else 0} deaths, {spares} spares, {kills}", flush=True)
 
     def test_while_a_checkpoint_is_written(self):
-        """Rank 0 and another one die as soon as what is not yet a checkpoint is there."""
+        """Rank 0 and another one die as soon as what is not yet a checkpoint is there, the first one or a later one of six."""
         for victim in (0, 1):
             def kill(process, folder, victim=victim):
                 while process.poll() is None and not (folder.exists() and any(name.startswith(".checkpoint") for name in os.listdir(folder))):
-                    pass
+                    time.sleep(0.0005)
                 guardian = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
                 os.kill(int(pathlib.Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()[victim]), signal.SIGKILL)
-            self.heals(2, "", deaths=1, during=kill)
+            self.heals(2, "", deaths=1, during=kill, num_train_epochs=4)  # 16 lines: from the 20th on time decides
+
+    def test_a_line_is_there_once(self):
+        """Rank 0 dies when it is about to write to the terminal, also behind another line of the same part."""
+        self.heals(2, f"0:3:line:{KILL} 0:8:result:{KILL} 0:12:line:{KILL} 0:12:result:{KILL}")
 
     def test_a_spare(self):
         self.heals(2, f"0:3:after:{KILL} 1:9:forward:{KILL}", spares=1)

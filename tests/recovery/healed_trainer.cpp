@@ -1,5 +1,6 @@
 // A Trainer whose ranks die where they are told to (deaths.h): `healed_trainer training_args.json`, a rank of lockrun. Places:
-// each event of a callback, forward, evaluation. Rank 0 writes output_dir/final.safetensors; every rank prints
+// each event of a callback, forward, evaluation, line (before the log's line of the step is written to standard error), result (...
+// that of an evaluation). Rank 0 writes output_dir/final.safetensors; every rank prints
 // "rank R of N: steps S hash H" in the end.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -9,8 +10,14 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
+#include <stdio.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <functional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "deaths.h"
 #include "lockstep/base/file.h"
@@ -79,6 +86,28 @@ Dataset make_dataset(int64_t size, double phase) {
   return tensor_dataset({{"x", x}, {"labels", x.narrow(1, 0, 3).argmax(1)}});
 }
 
+/// Takes what goes to standard error, and lets it through.
+class Lines {
+ public:
+  explicit Lines(std::function<void(std::string_view)> look) : look_(std::move(look)) {
+    stderr = ::fopencookie(this, "w", {.read = nullptr, .write = take, .seek = nullptr, .close = nullptr});
+    std::setvbuf(stderr, nullptr, _IONBF, 0);
+  }
+  Lines(const Lines&) = delete;
+  ~Lines() {
+    std::fclose(stderr);
+    stderr = before_;
+  }
+
+ private:
+  static ssize_t take(void* self, const char* text, size_t size) {
+    static_cast<const Lines*>(self)->look_({text, size});
+    return ::write(STDERR_FILENO, text, size);
+  }
+  std::FILE* before_ = stderr;
+  std::function<void(std::string_view)> look_;
+};
+
 int run(char** argv) {
   const auto args = training_arguments_from_json(read_file(argv[1]), argv[1]);
   test::get_stuck();
@@ -98,6 +127,11 @@ int run(char** argv) {
                    .metrics = {accuracy()},
                    .callbacks = {std::make_shared<Dying>(deaths)}});
   shown = &trainer;
+  const Lines lines([&](std::string_view text) {
+    const int64_t step = shown->state().global_step;
+    if (text.starts_with(fmt::format("step {}/", step))) deaths.at("line", step);
+    if (text.starts_with("eval after")) deaths.at("result", step);
+  });
   trainer.train();
   trainer.save_model(args.output_dir / "final");
   uint64_t hash = 0;

@@ -7,11 +7,13 @@
 // no_sync(). `--recoveries 2`: another Recovery is made, and goes before the steps; 3: it stays, and none of its steps is made.
 //
 // Places of deaths (deaths.h): data, forward, backward, before (the optimizer), updated (the first of two), after (it),
-// between (two steps), setup (before Recovery), again (there, of a process that takes the place of another one), end (after
-// Recovery). With HEAL_EVALUATES=yes each fourth step is an evaluation; places: evaluation, evaluated. HEAL_LATE=yes: a collective behind the optimizer's step(); place:
+// between (two steps), setup (before Recovery), again (there, of a process that takes the place of another one), healed (when
+// another rank has just been replaced), end (after Recovery). With HEAL_EVALUATES=yes each fourth step is an evaluation; places: evaluation, evaluated. HEAL_LATE=yes: a collective behind the optimizer's step(); place:
 // late. HEAL_SKIPS=yes: each third step is skipped after its backward.
 // HEAL_CATCHES=yes: a step that has failed is made again.
-// HEAL_HOLDS=yes: the third step waits until a spare waits.
+// HEAL_HOLDS=yes: the third step waits until a spare waits, and the last rank until somebody ends it.
+// HEAL_COMES_LATE=yes: rank 1 is in Recovery's constructor until a rank has died, for a second at most.
+// HEAL_LINGERS=yes: where no rank had died when it began, rank 0 is behind the last step, before Recovery's end, until it is ended.
 // Every rank prints "rank R of N: steps S hash H" in the end.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cos.h>
@@ -141,6 +143,7 @@ int run(int argc, char** argv) {
   }
   lockstep::test::get_stuck();
   lockstep::test::refuse_to_replace();
+  const bool lingers = setting("HEAL_LINGERS") == "yes" && !lockstep::test::has_first_death();
   const auto world = lockstep::init();
   const Deaths deaths(world.rank());
   at::manual_seed(static_cast<uint64_t>(7 + world.rank()));  // rank 0's weights count
@@ -181,6 +184,7 @@ int run(int argc, char** argv) {
   const auto healable = lockstep::backends::HealableJob::current();
   const bool is_new = healable && healable->is_replaying();
   if (is_new) deaths.at("again", 0);
+  int64_t step = 0;
   std::vector<lockstep::Recovery::Item> items{
       {"model", *net}, {"optimizer", *optimizer}, {"counters", counters}, {"average", average}};
   if (models > 1) {
@@ -189,21 +193,43 @@ int run(int argc, char** argv) {
   }
   if (compression && setting("HEAL_FORGETS") != "compression") items.emplace_back("compression", compression);
   if (setting("HEAL_FORGETS") != "schedule") items.emplace_back("scheduler", scheduler);
+  items.emplace_back(lockstep::detail::RecoveryItem{.name = "what was healed",
+                                                    .save = [] { return lockstep::StateDict(); },
+                                                    .load = [](const lockstep::StateDict& /*state*/) {},
+                                                    .keep = [] {},
+                                                    .restore = [] {},
+                                                    .healed = [&] { deaths.at("healed", step); }});
+  if (setting("HEAL_COMES_LATE") == "yes") {
+    items.emplace_back(lockstep::detail::RecoveryItem{.name = "slow",
+                                                      .save =
+                                                          [&] {
+                                                            if (world.rank() == 1)
+                                                              lockstep::test::wait_for_first_death(1);
+                                                            return lockstep::StateDict();
+                                                          },
+                                                      .load = [](const lockstep::StateDict& /*state*/) {},
+                                                      .keep = [] {},
+                                                      .restore = [] {},
+                                                      .is_alike = false,
+                                                      .is_own = true});
+  }
   auto recovering =
       std::make_unique<lockstep::Recovery>(world, std::move(items), lockstep::RecoveryOptions{.seed = 3});
   lockstep::Recovery& recovery = *recovering;
   std::optional<lockstep::Recovery> another;
   if (recoveries > 1) another.emplace(world, std::vector<lockstep::Recovery::Item>{{"model", *net}});
   if (recoveries == 2) another.reset();
-  int64_t step = 0, plain_steps = 0;
+  int64_t plain_steps = 0;
   std::vector<double> ends;
   const auto steps_done = [&] { return is_plain ? plain_steps : recovery.steps(); };
   net->in_forward = [&] { deaths.at("forward", step); };
   net->in_backward = [&] { deaths.at("backward", step); };
   while (steps_done() < steps) {
     step = steps_done();
-    if (setting("HEAL_HOLDS") == "yes" && step == 2 && !is_new)
+    if (setting("HEAL_HOLDS") == "yes" && step == 2 && !is_new) {
       lockstep::test::wait_for_spare(/*counts_deaths=*/false);
+      if (world.rank() == world.size() - 1) lockstep::test::wait_for_end();
+    }
     deaths.at("outside", step);
     if (setting("HEAL_OUTSIDE") == "yes") world.barrier();  // what a program must not do
     deaths.at("between", step);
@@ -280,7 +306,9 @@ int run(int argc, char** argv) {
     if (tells_times) ends.push_back(lockstep::monotonic_seconds());
   }
   for (const double end : ends) std::printf("rank %d ended a step at %.6f\n", world.rank(), end);
+  std::fflush(stdout);
   const int64_t steps_in_all = steps_done();
+  if (lingers && world.rank() == 0) lockstep::test::wait_for_end();
   recovering.reset();
   deaths.at("end", 0);
   uint64_t hash = static_cast<uint64_t>(counters["rows"] + counters["evaluations"]);

@@ -26,9 +26,13 @@ void TrainingBar::update(const Progress& progress) {
   draw(progress);
 }
 
-void TrainingBar::release() {
+void TrainingBar::release(size_t known, const std::function<void(size_t)>& told) {
   is_held_ = false;
-  for (const auto& write : std::exchange(held_, {})) write();
+  const auto held = std::exchange(held_, {});
+  for (size_t i = known; i < held.size(); ++i) {
+    held[i]();
+    if (told) told(i + 1);
+  }
 }
 
 void TrainingBar::drop() {

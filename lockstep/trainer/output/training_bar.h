@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,8 @@ class TrainingBar {
   void message(std::string_view text);
   /// From here on lines and bars wait for release(), which writes them, or drop(), which does not.
   void hold() { is_held_ = true; }
-  void release();
+  /// Without the first `known` of them. `told`: called after each with its number, from 1 on; may be empty.
+  void release(size_t known = 0, const std::function<void(size_t)>& told = {});
   void drop();
   /// Leaves the bar as it is and goes to the next line.
   void finish() { line_.finish(); }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -167,6 +169,21 @@ void RunRecovery::begin_in_new_process() {
   callback_states_.reset();
 }
 
+/// What this rank has to say of a part, before others may end it: a process that dies behind that takes nothing with it. If the
+/// part is repeated, here or in a new process, it is not said again.
+void RunRecovery::tell() {
+  constexpr uint64_t kBits = 16;
+  auto* const note = outliving_note(recovery_);
+  // This part's number, so that nothing is known of it at first.
+  const uint64_t part = static_cast<uint64_t>(recovery_.steps() + 1) << kBits;
+  const uint64_t noted = note != nullptr ? note->load(std::memory_order_acquire) : 0;
+  const uint64_t known = noted >> kBits == part >> kBits ? noted - part : 0;
+  run_.bar.release(known, [&](size_t entries) {
+    if (note != nullptr) note->store(part + entries, std::memory_order_release);
+  });
+  run_.bar.hold();
+}
+
 void RunRecovery::told(const std::function<void()>& part) {
   run_.bar.hold();
   try {
@@ -179,11 +196,24 @@ void RunRecovery::told(const std::function<void()>& part) {
 }
 
 void RunRecovery::step(const std::function<void()>& body) {
-  told([&] { as_one_step([&] { lockstep::step(recovery_, body); }); });
+  told([&] {
+    as_one_step([&] {
+      lockstep::step(recovery_, [&] {
+        body();
+        tell();
+      });
+    });
+  });
 }
 
 void RunRecovery::repeat(const std::function<bool()>& body) {
-  told([&] { detail::repeat(recovery_, body); });
+  told([&] {
+    detail::repeat(recovery_, [&] {
+      const bool communicates = body();
+      tell();
+      return communicates;
+    });
+  });
 }
 
 }  // namespace lockstep::detail

@@ -62,6 +62,7 @@ class RunRecovery {
   void load_history(const StateDict& state);
   void begin_in_new_process();
   void told(const std::function<void()>& part);
+  void tell();
   StateDict callback_states() const;
   void load_callback_states(const StateDict& state) const;
 

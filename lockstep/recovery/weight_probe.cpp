@@ -1,0 +1,168 @@
+#include "lockstep/recovery/weight_probe.h"
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/optim/sharded_optimizer.h"
+
+namespace lockstep::detail {
+namespace {
+
+uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15ULL + (hash >> 29U); }
+
+/// Can its elements be looked at where they lie?
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.is_cpu() && tensor.numel() > 0 &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+uint64_t bits_at(const at::Tensor& tensor, size_t place) {
+  const auto element = static_cast<size_t>(tensor.element_size());
+  uint64_t bits = 0;
+  std::memcpy(&bits, static_cast<const std::byte*>(tensor.const_data_ptr()) + place * element,
+              std::min(element, sizeof bits));
+  return bits;
+}
+
+/// The `i`-th of `wanted` places, spread over all elements.
+size_t spread(const at::Tensor& tensor, size_t i, size_t wanted) {
+  return (static_cast<size_t>(tensor.numel()) - 1) * i / std::max<size_t>(wanted - 1, 1);
+}
+
+/// Some elements of `weight`, and its version.
+uint64_t probe_of(const at::Tensor& weight, size_t elements) {
+  uint64_t probe = weight._version();
+  if (!is_plain(weight)) return probe;
+  const size_t wanted = std::min(elements, static_cast<size_t>(weight.numel()));
+  for (size_t i = 0; i < wanted; ++i) probe = mix(probe, bits_at(weight, spread(weight, i, wanted)));
+  return probe;
+}
+
+/// What a step of the optimizer changes in one parameter's state.
+uint64_t probe_of(const torch::optim::OptimizerParamState& state, size_t elements) {
+  if (const auto* const adam = dynamic_cast<const torch::optim::AdamParamState*>(&state))
+    return static_cast<uint64_t>(adam->step());
+  if (const auto* const adamw = dynamic_cast<const torch::optim::AdamWParamState*>(&state))
+    return static_cast<uint64_t>(adamw->step());
+  if (const auto* const sgd = dynamic_cast<const torch::optim::SGDParamState*>(&state)) {
+    return sgd->momentum_buffer().defined() ? 1 + probe_of(sgd->momentum_buffer(), elements) : 0;
+  }
+  if (const auto* const adagrad = dynamic_cast<const torch::optim::AdagradParamState*>(&state))
+    return static_cast<uint64_t>(adagrad->step());
+  if (const auto* const rmsprop = dynamic_cast<const torch::optim::RMSpropParamState*>(&state))
+    return static_cast<uint64_t>(rmsprop->step());
+  return 0;
+}
+
+bool may_have_no_state(const torch::optim::OptimizerParamGroup& group) {
+  const auto* const sgd = dynamic_cast<const torch::optim::SGDOptions*>(&group.options());
+  return sgd != nullptr && sgd->momentum() == 0;
+}
+
+/// The first element that is not zero, or the number of them.
+size_t find_first(const at::Tensor& gradient) {
+  const auto element = static_cast<size_t>(gradient.element_size());
+  const auto* const bytes = static_cast<const unsigned char*>(gradient.const_data_ptr());
+  const size_t count = gradient.nbytes();
+  constexpr size_t kBlock = 4096;
+  static constexpr unsigned char kZeros[kBlock] = {};
+  for (size_t at = 0; at < count; at += kBlock) {
+    const size_t length = std::min(kBlock, count - at);
+    if (std::memcmp(bytes + at, kZeros, length) == 0) continue;
+    const auto* const found =
+        std::find_if(bytes + at, bytes + at + length, [](unsigned char b) { return b != 0; });
+    return static_cast<size_t>(found - bytes) / element;
+  }
+  return static_cast<size_t>(gradient.numel());
+}
+
+}  // namespace
+
+WeightProbe::WeightProbe(std::vector<at::Tensor> parameters, std::vector<torch::optim::Optimizer*> optimizers)
+    : parameters_(std::move(parameters)), optimizers_(std::move(optimizers)) {
+  for (torch::optim::Optimizer* const optimizer : optimizers_) {
+    const bool is_divided = dynamic_cast<const ShardedOptimizer*>(optimizer) != nullptr;
+    for (const auto& group : optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (is_divided) divided_.insert(parameter.unsafeGetTensorImpl());
+        if (may_have_no_state(group) && parameter.requires_grad()) stateless_.push_back(parameter);
+      }
+    }
+  }
+}
+
+void WeightProbe::keep() {
+  noted_.clear();
+  kept_ = numbers();
+}
+
+void WeightProbe::note_gradients() {
+  for (const at::Tensor& parameter : stateless_) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined() || !is_plain(gradient) || !is_plain(parameter) ||
+        gradient.strides() != parameter.strides())
+      continue;
+    // What was noted by a backward before this one may have been written.
+    const auto [noted, is_first] = noted_.try_emplace(parameter.unsafeGetTensorImpl());
+    if (!is_first) continue;
+    Noted& places = noted->second;
+    const auto add = [&](size_t place) {
+      places.places[places.count] = place;
+      places.bits[places.count++] = bits_at(parameter, place);
+    };
+    const size_t wanted = std::min(kElements, static_cast<size_t>(gradient.numel()));
+    for (size_t i = 0; i < wanted; ++i) {
+      const size_t place = spread(gradient, i, wanted);
+      if (bits_at(gradient, place) != 0) add(place);
+    }
+    if (places.count > 0) continue;
+    const size_t first = find_first(gradient);
+    const size_t end = std::min(first + kElements, static_cast<size_t>(gradient.numel()));
+    for (size_t place = first; place < end; ++place) {
+      if (bits_at(gradient, place) != 0) add(place);
+    }
+  }
+}
+
+bool WeightProbe::is_noted_written(bool with_divided) const {
+  return std::any_of(stateless_.begin(), stateless_.end(), [&](const at::Tensor& parameter) {
+    const auto found = noted_.find(parameter.unsafeGetTensorImpl());
+    if (found == noted_.end() || !is_plain(parameter) || (is_divided(parameter) && !with_divided))
+      return false;
+    const Noted& noted = found->second;
+    for (size_t i = 0; i < noted.count; ++i) {
+      const bool is_there = noted.places[i] < static_cast<size_t>(parameter.numel());
+      if (!is_there || bits_at(parameter, noted.places[i]) != noted.bits[i]) return true;
+    }
+    return false;
+  });
+}
+
+WeightProbe::Numbers WeightProbe::numbers() const {
+  Numbers numbers;
+  for (const at::Tensor& parameter : parameters_) {
+    if (!parameter.requires_grad()) continue;
+    uint64_t& sort = is_divided(parameter) ? numbers.divided : numbers.whole;
+    sort = mix(sort, probe_of(parameter, kElements));
+  }
+  for (torch::optim::Optimizer* const optimizer : optimizers_) {
+    // A sum: the state is in no order.
+    uint64_t sum = optimizer->state().size();
+    for (const auto& [parameter, state] : optimizer->state()) {
+      sum += state ? probe_of(*state, kElements) : 0;
+    }
+    uint64_t& sort =
+        dynamic_cast<const ShardedOptimizer*>(optimizer) != nullptr ? numbers.divided : numbers.whole;
+    sort = mix(sort, sum);
+  }
+  return numbers;
+}
+
+}  // namespace lockstep::detail
