@@ -265,6 +265,17 @@ class Recovery:
         self._healing, self._wrapped = healing, wrapped
         self._keep_own()
         healing.set_healable(True)
+        self._begin_together()
+
+    def _begin_together(self):
+        """Nobody goes on before all can hand their state over: who is ahead may die at once."""
+        self._items.keep()
+        try:
+            dist.barrier()
+        except Exception:  # as in _run()
+            if not self._healing.has_world_changed():
+                raise
+            self._heal({"new": False, "steps": 0, "holds": _BEFORE})
 
     def _keep_own(self):
         self._healing.keep_own([(buffer.data_ptr(), buffer.numel() * buffer.element_size()) for buffer in self._items.statistics])
@@ -358,8 +369,6 @@ class Recovery:
                     raise
 
     def _take_over(self, own):
-        if not own["new"] and own["holds"] == _BEFORE:
-            self._items.restore()
         reports = _all_gather({**own, "items": self._items.names()})
         for rank, report in enumerate(reports):
             if report["items"] != reports[0]["items"]:
@@ -370,12 +379,17 @@ class Recovery:
             raise RuntimeError("Recovery: a rank died when all others had updated their weights and were not at the end of the step: nobody "
                                "has weights to go on with. Put collectives of a step before its optimizer's step(), or into a step of their own")
         have_it = [_position(report) == steps for report in reports]
+        if own["holds"] == _BEFORE and have_it[dist.get_rank()]:
+            self._items.restore()
         self._check_alike(have_it, donor, "differs between ranks that had none of them died, so a rank that dies cannot get it back")
         needs_it = not have_it[dist.get_rank()]
         if not own["new"] and needs_it:
             own["holds"] = _NEITHER  # from here on
         self._items.hand_over(donor, needs_it)
         self._healing.go_to(steps, donor)
+        # From here on this rank has it, whoever dies.
+        own.update(new=False, steps=steps, holds=_BEFORE)
+        self._items.keep()
         self._check_alike([True] * len(reports), donor, "is another one after it was handed over: what it gives as its state is not all of it")
         self._steps = self._compared_at = steps
         self._healing.commit(steps)

@@ -2,7 +2,8 @@
 spaces between, each once (a file in HEAL_DIR remembers). PLACE: data, forward, backward, before (the optimizer), after (it), between
 (two steps). HOW: a signal's number, or exit, or raise. Only in the first training a rank can be replaced. An argument is words with "+"
 between, or "plain": batch_norm (statistics are sent around), own_batch_norm (each rank keeps its own), a communication hook (fp16,
-built_in, power), loader (a DataLoader with two worker processes), twice (another Recovery is made, too), accumulate (two passes a step).
+built_in, power), loader (a DataLoader with two worker processes), twice (another Recovery is made, too), accumulate (two passes a step),
+slow (rank 1 takes its time in Recovery's constructor).
 Where HEAL_EVENTS names lockrun's event log, a death waits until a spare waits. After a training each rank prints
 "ARGUMENT: rank R: steps S hash H began N"."""
 
@@ -26,7 +27,7 @@ STEPS = 10
 
 
 def wait_for_spare():
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while log := os.environ.get("HEAL_EVENTS"):
         events = [json.loads(line) for line in open(log)]
         ended = [event for event in events if event["event"] == "exit"]
@@ -52,6 +53,19 @@ def die(rank, step, place):
         if how == "raise":
             raise ValueError("planned")
         os.kill(os.getpid(), int(how))
+
+
+def make_slow():
+    """Between what the ranks tell each other in Recovery's constructor and its end: until a rank has died, for a second at most."""
+    keep_own = lockstep.Recovery._keep_own
+
+    def slowly(recovery):
+        keep_own(recovery)
+        deadline = time.monotonic() + 1
+        while not (pathlib.Path(os.environ["HEAL_DIR"]) / "death0").exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    lockstep.Recovery._keep_own = slowly
 
 
 class Net(torch.nn.Module):
@@ -89,6 +103,8 @@ def train(name):
         ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    if "slow" in words and rank == 1:
+        make_slow()
     recovery = lockstep.Recovery({"model": ddp, "optimizer": optimizer, "scheduler": scheduler}, seed=3)
     if "twice" in words:
         lockstep.Recovery({"model": ddp, "optimizer": optimizer}).close()

@@ -12,13 +12,13 @@ from extent import first_of
 
 LOCKRUN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "lockrun"
 RANK = pathlib.Path(__file__).parent / "recovery_rank.py"
-TRAININGS = ("plain", "own_batch_norm", "batch_norm", "fp16", "built_in", "loader", "accumulate+twice+own_batch_norm")
+TRAININGS = ("plain", "own_batch_norm", "batch_norm", "fp16", "built_in", "loader", "accumulate+twice+own_batch_norm", "slow")
 
 
 class Job:
     def __init__(self, ranks, kills="", *trainings, replacements=9, spares=0):
         self.folder = tempfile.TemporaryDirectory()
-        environment = {**os.environ, "HEAL_KILLS": kills, "HEAL_DIR": self.folder.name, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable}
+        environment = {**os.environ, "LOCKSTEP_REPLACEMENT_TIMEOUT": "600", "HEAL_KILLS": kills, "HEAL_DIR": self.folder.name, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable}
         healing = ["--max-replacements", str(replacements)] if replacements else []
         if spares:
             events = pathlib.Path(self.folder.name) / "events.jsonl"
@@ -28,7 +28,7 @@ class Job:
                                         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def end(self):
-        self.out, self.err = self.process.communicate(timeout=200)
+        self.out, self.err = self.process.communicate(timeout=600)
         self.folder.cleanup()
         self.told = self.out + self.err
         return self.process.returncode
@@ -86,6 +86,9 @@ class PythonRecovery(unittest.TestCase):
         loaded = Job(2, "1:5:data:11", "loader")
         self.assertEqual(loaded.end(), 0, loaded.told)
         self.assertEqual(loaded.hashes("loader"), self.undisturbed("plain"), loaded.told)
+
+    def test_a_death_while_another_rank_is_in_the_constructor(self):
+        self.heals(["0:0:data:9"], "slow")
 
     def test_accumulated_gradients_and_another_recovery(self):
         self.heals(first_of(("1:3:backward:9", "0:4:forward:11", "0:6:after:9"), 2), "accumulate+twice+own_batch_norm")

@@ -54,9 +54,13 @@ class HealableJob {
   /// The groups of a new process become those that the others have. Nobody touches them.
   void end_replay();
   /// What a rank calls before each collective of its groups, in the calling thread, once notes are over: when the collective has
-  /// ended, others may go on without this rank. It may throw. Empty: nothing.
-  void set_before_collective(std::function<void()> call) { before_collective_ = std::move(call); }
-  void will_start() const {
+  /// ended, others may go on without this rank. One thread at a time; it may throw, and calls no collective. Empty: nothing.
+  void set_before_collective(std::function<void()> call) {
+    const base::LockGuard lock(before_mutex_);
+    before_collective_ = std::move(call);
+  }
+  void will_start() {
+    const base::LockGuard lock(before_mutex_);
     if (before_collective_) before_collective_();
   }
 
@@ -73,7 +77,8 @@ class HealableJob {
   shm::SetupLog log_;
   bool is_replaying_;
   bool is_recording_;
-  std::function<void()> before_collective_{};
+  base::Mutex before_mutex_{};
+  std::function<void()> before_collective_ LOCKSTEP_GUARDED_BY(before_mutex_){};
   base::Mutex mutex_;
   std::vector<std::weak_ptr<RecordingGroup>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<shm::SetupLog>> others_ LOCKSTEP_GUARDED_BY(mutex_);
