@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <random>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -14,6 +15,18 @@
 
 namespace lockstep {
 namespace {
+
+constexpr std::string_view kRandomCharacters = "abcdefghijklmnopqrstuvwxyz0123456789";
+constexpr size_t kRandomLength = 6;
+
+std::filesystem::path directory_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+/// What the names of its temporary siblings begin with.
+std::string temporary_prefix(const std::filesystem::path& path) {
+  return fmt::format(".{}.", path.filename().string());
+}
 
 [[noreturn]] void fail(const std::string& what, const std::filesystem::path& path) {
   throw FileError(fmt::format("{} {}: {}", what, path.string(), std::strerror(errno)));
@@ -70,15 +83,15 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
-  const auto directory = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  const auto directory = directory_of(path);
   // Not mkostemp(), whose files have mode 0600: to ask for the umask is to change it, for all threads.
   std::string temporary;
   UniqueFd fd;
   std::random_device random;
   for (int attempt = 0; attempt < 100 && !fd.valid(); ++attempt) {
-    constexpr std::string_view kCharacters = "abcdefghijklmnopqrstuvwxyz0123456789";
-    temporary = (directory / (fmt::format(".{}.", path.filename().string()))).string();
-    for (int i = 0; i < 6; ++i) temporary += kCharacters[random() % kCharacters.size()];
+    temporary = (directory / temporary_prefix(path)).string();
+    for (size_t i = 0; i < kRandomLength; ++i)
+      temporary += kRandomCharacters[random() % kRandomCharacters.size()];
     fd.reset(::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!fd.valid() && errno != EEXIST) break;
   }
@@ -92,6 +105,18 @@ void write_file_atomically(const std::filesystem::path& path,
     throw;
   }
   fsync_directory(directory);
+}
+
+void remove_unfinished(const std::filesystem::path& path) {
+  const std::string prefix = temporary_prefix(path);
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory_of(path), error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.size() != prefix.size() + kRandomLength || !name.starts_with(prefix)) continue;
+    if (name.find_first_not_of(kRandomCharacters, prefix.size()) == std::string::npos)
+      ::unlink(entry->path().c_str());
+  }
 }
 
 }  // namespace lockstep

@@ -32,4 +32,7 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const std::function<void(std::string_view)>&)>& produce);
 
+/// Removes the temporary siblings that processes have left which were killed while they replaced `path`. While nobody replaces it.
+void remove_unfinished(const std::filesystem::path& path);
+
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -58,6 +59,17 @@ TEST_F(FileTest, TextBeginsBehindAByteOrderMark) {
     EXPECT_EQ(skip_byte_order_mark(mark + mark + text), mark + text);
   }
   EXPECT_THROW(read_text_file(directory_ / "absent"), FileError);
+}
+
+TEST_F(FileTest, WhatAKilledProcessHasLeftIsRemoved) {
+  const std::vector<std::string> others = {"f",         ".f",        ".f.abc12", ".f.abc1234",
+                                           ".f.abc12A", ".g.abc123", "f.abc123"};
+  for (const std::string& name : others) write_file_atomically(directory_ / name, name);
+  for (const char* const name : {".f.abc123", ".f.zzzzz9"}) write_file_atomically(directory_ / name, "half");
+  remove_unfinished(directory_ / "f");
+  EXPECT_EQ(entries(), others.size());
+  for (const std::string& name : others) EXPECT_EQ(read_file(directory_ / name), name);
+  remove_unfinished(directory_ / "no folder" / "f");
 }
 
 TEST_F(FileTest, AMissingFileIsNamed) {

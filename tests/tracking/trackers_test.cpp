@@ -259,6 +259,9 @@ TEST_F(TrackersTest, WhatToTypeLaterIsQuoted) {
 // A young file and one that is large already.
 TEST_F(TrackersTest, NewColumnsKeepAllRows) {
   const auto path = directory / "grows.csv";
+  // Left by processes that were killed while they wrote new columns, or began.
+  std::ofstream(directory / ".grows.csv.new") << "step";
+  std::ofstream(directory / ".grows.csv.abc123") << "step";
   CsvTracker csv(path);
   csv.start({.id = "a"});
   int64_t step = 0;

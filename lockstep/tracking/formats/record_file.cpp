@@ -13,6 +13,14 @@
 #include "lockstep/base/file.h"
 
 namespace lockstep {
+namespace {
+
+/// Where replace() writes what follows.
+std::string sibling_of(const std::filesystem::path& path) {
+  return (path.parent_path() / fmt::format(".{}.new", path.filename().string())).string();
+}
+
+}  // namespace
 
 RecordFile::RecordFile(std::filesystem::path path, std::string_view content)
     : path_(std::move(path)), size_(content.size()) {
@@ -24,6 +32,9 @@ RecordFile::RecordFile(std::filesystem::path path, std::string_view content)
           fmt::format("cannot create directory {}: {}", path_.parent_path().string(), error.message()));
     }
   }
+  // A process that was killed may have written this file.
+  ::unlink(sibling_of(path_).c_str());
+  remove_unfinished(path_);
   write_file_atomically(path_, content);
   fd_.reset(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (!fd_.valid()) throw FileError(fmt::format("cannot open {}: {}", path_.string(), std::strerror(errno)));
@@ -36,8 +47,7 @@ void RecordFile::replace(std::string_view content) {
     *this = RecordFile(path_, content);
     return;
   }
-  const std::string sibling =
-      (path_.parent_path() / (fmt::format(".{}.new", path_.filename().string()))).string();
+  const std::string sibling = sibling_of(path_);
   RecordFile next;
   next.path_ = sibling;
   next.fd_.reset(::open(sibling.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
