@@ -70,7 +70,7 @@ class Lint(unittest.TestCase):
             subprocess.run(["git", *command], cwd=folder, check=True)
 
     def run_lint(self, folder, *args):
-        return subprocess.run([sys.executable, folder / "scripts/lint", *args], capture_output=True, text=True, timeout=120)
+        return subprocess.run([sys.executable, folder / "scripts/lint", *args], capture_output=True, text=True, timeout=600)
 
     def test_a_fault_of_each_kind_is_found(self):
         with tempfile.TemporaryDirectory() as name:
