@@ -18,7 +18,8 @@ TRAININGS = ("plain", "own_batch_norm", "batch_norm", "fp16", "built_in", "loade
 class Job:
     def __init__(self, ranks, kills="", *trainings, replacements=9, spares=0):
         self.folder = tempfile.TemporaryDirectory()
-        environment = {**os.environ, "LOCKSTEP_REPLACEMENT_TIMEOUT": "600", "HEAL_KILLS": kills, "HEAL_DIR": self.folder.name, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable}
+        environment = {**os.environ, "LOCKSTEP_REPLACEMENT_TIMEOUT": "600", "HEAL_KILLS": kills, "HEAL_DIR": self.folder.name,
+                       "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable}
         healing = ["--max-replacements", str(replacements)] if replacements else []
         if spares:
             events = pathlib.Path(self.folder.name) / "events.jsonl"
