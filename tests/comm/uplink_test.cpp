@@ -215,8 +215,8 @@ TEST(WireReduction, HasTheBitsOfOneMachineAndSendsWhatItSays) {
   }
 }
 
-/// What `all` come to with bfloat16 between machines: the sum of each leaf is rounded, and between more than two machines
-/// the result is.
+/// What `all` come to with bfloat16 between machines: the sum of each leaf is rounded, and where they are more than two the
+/// result is.
 std::vector<float> round_between_machines(const Accumulation& accumulation, const SumPlan& plan, ReduceOp op,
                                           const std::vector<std::vector<float>>& all) {
   const auto rounded = [](float value) {
@@ -239,7 +239,7 @@ std::vector<float> round_between_machines(const Accumulation& accumulation, cons
   });
   for (float& result : sums[0]) {
     if (op == ReduceOp::AVG) result /= static_cast<float>(plan.ranks());
-    if (plan.machines() > 2 && accumulation.narrows_results()) result = rounded(result);
+    if (plan.leaves().size() > 2 && accumulation.narrows_results()) result = rounded(result);
   }
   return sums[0];
 }
@@ -294,7 +294,13 @@ TEST(Accumulation, RoundsOnlySumsOfFloats) {
 }
 
 TEST(WireReduction, SendsLargeTensorsInPieces) {
-  for (const std::vector<int>& layout : {std::vector<int>{0, 0, 1, 1}, {0, 1, 2}, {0, 1, 1, 2}}) {
+  for (const std::vector<int>& layout : {std::vector<int>{0, 0, 1, 1},
+                                         {0, 1, 2},
+                                         {0, 1, 1, 2},
+                                         {0, 0, 1, 1, 1},
+                                         {0, 0, 0, 1},
+                                         {0, 0, 0, 1, 1, 1},
+                                         {0, 0, 0, 1, 1, 2, 2, 2, 2}}) {
     const SumPlan plan(layout);
     const size_t count = (size_t{9} << 17) + 17;  // 4.5 MiB
     const Accumulation accumulation(DType::float32, ReduceOp::SUM, static_cast<size_t>(plan.ranks()));
@@ -333,6 +339,38 @@ TEST(WireReduction, SendsTheLeastBytesForAlignedMachines) {
   }
 }
 
+/// A machine whose ranks are no block has several sums; it adds up more itself, and so sends fewer.
+TEST(WireReduction, SendsTheLeastBytesForOtherMachines) {
+  struct Case {
+    std::vector<int> layout;
+    double busiest;  // of the tensor
+  };
+  const size_t count = 1 << 20;
+  for (const auto& [layout, busiest] :
+       {Case{{0, 0, 1, 1, 1}, 1}, Case{{0, 1, 1, 1}, 1}, Case{{0, 0, 0, 1}, 1}, Case{{0, 0, 0, 1, 1, 1}, 1.5},
+        Case{{0, 1, 0, 1}, 1.5}, Case{{0, 0, 0, 0, 1, 1, 2, 2}, 4.0 / 3}, Case{{0, 1, 1, 2}, 2},
+        Case{{0, 0, 0, 1, 1, 2, 2, 2, 2}, 2.5}}) {
+    const SumPlan plan(layout);
+    const Accumulation accumulation(DType::float32, ReduceOp::SUM, layout.size());
+    const auto pieces = plan_all_reduce(accumulation, plan, count);
+    double most = 0;
+    for (int m = 0; m < plan.machines(); ++m) {
+      double received = 0;
+      size_t owned = 0;
+      for (const Piece& piece : pieces) {
+        EXPECT_TRUE(piece.returns);
+        const Elements& own = piece.owned[static_cast<size_t>(m)][0];
+        owned += own.count;
+        received += 4.0 * static_cast<double>((plan.leaves().size() - plan.leaves_of(m).size()) * own.count +
+                                              piece.all.count - own.count);
+      }
+      EXPECT_LE(owned, count);
+      most = std::max({most, received, static_cast<double>(count_sent_bytes(accumulation, plan, pieces, m))});
+    }
+    EXPECT_NEAR(most / (4.0 * count), busiest, 0.01) << layout.size() << " ranks";
+  }
+}
+
 TEST(WireReduction, ScattersBlocksAndReducesToOne) {
   const SumPlan plan({0, 0, 1, 1, 1, 2});
   const size_t count = 501;
@@ -367,7 +405,7 @@ TEST(WireReduction, ScattersBlocksAndReducesToOne) {
 }
 
 /// With distance only trips count: what a machine sends in the first one leaves before it has heard anything.
-TEST(WireReduction, TakesOneTripBetweenTwoMachinesAndForFewBytes) {
+TEST(WireReduction, TakesOneTripForFewBytesAndBetweenTwoSums) {
   struct Case {
     std::vector<int> layout;
     size_t count;

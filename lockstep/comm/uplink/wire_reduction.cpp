@@ -20,10 +20,81 @@ size_t count_elements(const std::vector<Elements>& parts) {
   return count;
 }
 
-/// Part `index` of `parts` almost equal ones.
-Elements cut(const Elements& all, size_t index, size_t parts) {
-  const size_t begin = all.count * index / parts, end = all.count * (index + 1) / parts;
-  return {all.first + begin, end - begin};
+/// Whether results are sent back where the bytes are many: the same for all calls of a group. Two machines that send each other
+/// one sum do not need it.
+bool sends_results(const SumPlan& plan) { return plan.leaves().size() > 2; }
+
+/// A tensor has so many shares. Equal ones of up to 10 machines are whole.
+constexpr size_t kShares = 5040;
+
+/// How many shares a machine may own, where no cable is to carry more than `load` shares of it, each way. None: first > last.
+struct Range {
+  size_t first = 0, last = kShares;
+};
+Range find_range(const SumPlan& plan, int machine, size_t load) {
+  constexpr Range kNone{1, 0};
+  const auto others = static_cast<size_t>(plan.machines() - 1);
+  const size_t own = plan.leaves_of(machine).size(), theirs = plan.leaves().size() - own;
+  Range range;
+  // It receives all sums of what it owns, and the results of the rest.
+  if (load < kShares) return kNone;
+  if (theirs > 1) range.last = std::min(range.last, (load - kShares) / (theirs - 1));
+  // It sends its sums of what others own, and its results to all of them.
+  if (own < others) {
+    if (load < own * kShares) return kNone;
+    range.last = std::min(range.last, (load - own * kShares) / (others - own));
+  } else if (own == others) {
+    if (load < own * kShares) return kNone;
+  } else if (load < own * kShares) {
+    range.first = (own * kShares - load + own - others - 1) / (own - others);
+  }
+  return range;
+}
+
+/// By machine, how many shares it owns, so that the busiest cable carries as little as possible: who has more sums to send owns
+/// more. Whole numbers: all machines find the same.
+std::vector<size_t> share_out(const SumPlan& plan) {
+  const auto machines = static_cast<size_t>(plan.machines());
+  std::vector<Range> ranges(machines);
+  const auto fits = [&](size_t load) {
+    size_t least = 0, most = 0;
+    for (size_t m = 0; m < machines; ++m) {
+      ranges[m] = find_range(plan, static_cast<int>(m), load);
+      if (ranges[m].first > ranges[m].last) return false;
+      least += ranges[m].first;
+      most += ranges[m].last;
+    }
+    return least <= kShares && most >= kShares;
+  };
+  size_t little = 0, enough = kShares * plan.leaves().size();
+  while (little + 1 < enough) {
+    const size_t load = (little + enough) / 2;
+    (fits(load) ? enough : little) = load;
+  }
+  fits(enough);
+  std::vector<size_t> shares;
+  size_t left = kShares;
+  for (const Range& range : ranges) left -= shares.emplace_back(range.first);
+  // What may lie anywhere, as evenly as it can.
+  for (size_t m = 0; left > 0; m = (m + 1) % machines) {
+    const size_t more =
+        std::min({ranges[m].last - shares[m], left, std::max<size_t>(1, left / (machines - m))});
+    shares[m] += more;
+    left -= more;
+  }
+  return shares;
+}
+
+/// By machine, what it owns of `all`.
+std::vector<std::vector<Elements>> cut_by_shares(const Elements& all, const std::vector<size_t>& shares) {
+  std::vector<std::vector<Elements>> owned;
+  size_t before = 0;
+  for (const size_t share : shares) {
+    const size_t begin = all.count * before / kShares, end = all.count * (before + share) / kShares;
+    owned.push_back({{all.first + begin, end - begin}});
+    before += share;
+  }
+  return owned;
 }
 
 std::vector<Elements> cut_pieces(const Accumulation& accumulation, size_t count) {
@@ -154,9 +225,8 @@ class PieceInFlight {
       if (m != wire_.machine()) call(m);
     }
   }
-  /// Between two machines nothing is sent back. Between more ones results are rounded whether they are sent or not: how many
-  /// elements a call has makes no difference.
-  bool rounds_results() const { return plan_.machines() > 2 && accumulation_.narrows_results(); }
+  /// Results are rounded whether they are sent or not: how many elements a call has makes no difference.
+  bool rounds_results() const { return sends_results(plan_) && accumulation_.narrows_results(); }
   Buffer unpack_results(int owner) const {
     const Buffer& arrived = results_[static_cast<size_t>(owner)];
     if (!rounds_results()) return arrived;
@@ -232,14 +302,19 @@ class PieceInFlight {
 
 std::vector<Piece> plan_all_reduce(const Accumulation& accumulation, const SumPlan& plan, size_t count) {
   const auto machines = static_cast<size_t>(plan.machines());
-  const bool one_trip =
-      machines == 2 || (machines - 1) * count * accumulation.element_bytes() <= kOneTripBytes;
+  const std::vector<Elements> cut = cut_pieces(accumulation, count);
+  // Between two machines a second trip is worth its bytes only where it begins before the first one ends.
+  const bool is_short = machines == 2
+                            ? cut.size() == 1
+                            : (machines - 1) * count * accumulation.element_bytes() <= kOneTripBytes;
+  const bool one_trip = is_short || !sends_results(plan);
+  const std::vector<size_t> shares = one_trip ? std::vector<size_t>() : share_out(plan);
   std::vector<Piece> pieces;
-  for (const Elements& all : cut_pieces(accumulation, count)) {
+  for (const Elements& all : cut) {
     Piece& piece = pieces.emplace_back();
     piece.all = all;
     piece.returns = !one_trip;
-    for (size_t m = 0; m < machines; ++m) piece.owned.push_back({one_trip ? all : cut(all, m, machines)});
+    piece.owned = one_trip ? std::vector<std::vector<Elements>>(machines, {all}) : cut_by_shares(all, shares);
   }
   return pieces;
 }

@@ -24,8 +24,9 @@ struct Piece {
       false;  ///< each machine sends its results to all others; each element is owned by one machine then
 };
 
-/// The pieces of a tensor of `count` elements that is reduced for all machines: in one trip if the machines are two or the
-/// bytes are few, otherwise in two.
+/// The pieces of a tensor of `count` elements that is reduced for all machines: in one trip if the bytes are few, or if the
+/// machines are two and have one sum each; otherwise in two. Then each machine owns so much that the busiest cable carries as
+/// little as it can.
 std::vector<Piece> plan_all_reduce(const Accumulation& accumulation, const SumPlan& plan, size_t count);
 /// ... whose result only `machine` wants.
 std::vector<Piece> plan_reduce(const Accumulation& accumulation, const SumPlan& plan, size_t count,
