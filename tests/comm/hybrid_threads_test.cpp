@@ -160,6 +160,11 @@ TEST(RanksAsThreads, OperationsInFlight) {
             started.emplace_back(group.barrier_async(), [] { return true; });
             break;
           default:
+            if (own() % 3 == 0) {
+              group.all_reduce(tensor);
+              EXPECT_TRUE(tensor.eq(sum_of_ranks * factor).all().item<bool>());
+              break;
+            }
             started.emplace_back(group.all_reduce_async(tensor),
                                  [=] { return tensor.eq(sum_of_ranks * factor).all().item<bool>(); });
             break;
@@ -190,6 +195,31 @@ TEST(RanksAsThreads, AnInterruptEndsWhatIsInFlightOnAllRanks) {
           if (step % 5 == 4) started[static_cast<size_t>(step)]->wait();
         }
         for (const auto& work : started) work->wait();
+        ADD_FAILURE() << "no error";
+      } catch (const CommError& error) {
+        ++ended;
+      } catch (const StepFailedError& error) {
+        EXPECT_NE(std::string(error.what()).find("enough"), std::string::npos) << error.what();
+        ++ended;
+      }
+    });
+    EXPECT_EQ(ended, static_cast<int>(layout.size()));
+  }
+}
+
+TEST(RanksAsThreads, AnInterruptEndsCallsThatBlockOnAllRanks) {
+  for (const std::vector<int>& layout : layouts()) {
+    std::atomic<int> ended{0};
+    on_ranks(layout, [&](const ProcessGroup& group) {
+      const bool stops = group.rank() == group.size() - 1;
+      try {
+        for (int step = 0; step < 1000; ++step) {
+          if (stops && step == 20) {
+            std::this_thread::sleep_for(120ms);  // the others wait
+            group.impl().interrupt("enough");
+          }
+          group.all_reduce(value_of(group.rank(), step % 2 == 0 ? 10 : 200000, step));
+        }
         ADD_FAILURE() << "no error";
       } catch (const CommError& error) {
         ++ended;

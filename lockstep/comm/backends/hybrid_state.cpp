@@ -7,11 +7,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/backends/shared_memory.h"
 
 namespace lockstep::backends {
 namespace {
 
-/// A group that goes waits so long for what nobody waits for any more.
+/// A group that goes waits for what nobody waits for any more, until nothing has moved for so long.
 constexpr auto kWaitAtEnd = std::chrono::seconds(2);
 /// A failed step, for an operation that has been told to end.
 constexpr auto kWaitToClear = std::chrono::seconds(30);
@@ -37,9 +38,26 @@ void HybridState::stop_wire() {
   if (wire_) wire_->stop();
 }
 
+/// For operations that nobody waits for any more. The leader's need the other ranks of the machine, which copy what it tells
+/// them: one that has left would fail them, for all. False: some has not ended for a while.
+bool HybridState::end_abandoned() noexcept {
+  try {
+    if (wire_ == nullptr) return health_.has_failed() || backends::end_abandoned(*local_, kWaitAtEnd);
+    uint64_t moved = 0;
+    do {
+      moved = wire_->moved();
+      if (queue_.drain(kWaitAtEnd)) return true;
+    } while (moved != wire_->moved());
+  } catch (const std::exception& error) {
+    log::debug(std::string("a group over several machines that goes: ") + error.what());
+    return true;  // they have ended, by a failure
+  }
+  return false;
+}
+
 HybridState::~HybridState() {
   health_.ignore_news();
-  if (queue_.drain(kWaitAtEnd)) {
+  if (end_abandoned()) {
     // How many calls each machine has made since a renewal is not comparable.
     if (wire_ && home_ && !health_.has_failed() && health_.renewals() == 0)
       home_->put(number_, std::move(wire_));

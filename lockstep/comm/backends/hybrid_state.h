@@ -28,7 +28,7 @@ class HybridState {
   HybridState(int rank, uplink::SumPlan plan, std::shared_ptr<Impl> local, std::shared_ptr<Impl> flat,
               std::unique_ptr<uplink::Wire> wire, HybridControl control, std::vector<int> ranks_of_job);
   HybridState(const HybridState&) = delete;
-  /// Waits a little for what is in flight.
+  /// Waits for what is in flight, as long as it moves.
   ~HybridState();
 
   int rank() const { return rank_; }
@@ -70,6 +70,7 @@ class HybridState {
 
  private:
   void stop_wire();
+  bool end_abandoned() noexcept;
 
   int rank_;
   uplink::SumPlan plan_;

@@ -107,6 +107,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   void interrupt(const std::string& why) noexcept override { group().interrupt(why); }
   bool is_interrupted() const override { return group().has_stopped(); }
   int area() const { return group().area(); }
+  bool end_abandoned(Timeout longest) { return state_->end_abandoned(longest); }
   int find_sender(int source, int tag) const {
     return group().find_sender(source, static_cast<uint64_t>(tag));
   }
@@ -474,6 +475,10 @@ at::Tensor map_common(const std::shared_ptr<shm::Node>& node, int64_t offset, at
 
 int find_sender(const ProcessGroup::Impl& group, int source, int tag) {
   return dynamic_cast<const ShmGroup&>(group).find_sender(source, tag);
+}
+
+bool end_abandoned(ProcessGroup::Impl& group, std::chrono::milliseconds longest) {
+  return dynamic_cast<ShmGroup&>(group).end_abandoned(longest);
 }
 
 int area_of(const ProcessGroup::Impl& group) { return dynamic_cast<const ShmGroup&>(group).area(); }

@@ -23,6 +23,10 @@ std::shared_ptr<ProcessGroup::Impl> make_shared_memory(std::shared_ptr<shm::Node
 /// `source`: the only one to look at; -1: all. Does not block.
 int find_sender(const ProcessGroup::Impl& group, int source, int tag);
 
+/// Blocks until all that this rank has started in a group of this backend, and that nobody waits for any more, has ended; or
+/// until nothing of it has ended for `longest`: false then.
+bool end_abandoned(ProcessGroup::Impl& group, std::chrono::milliseconds longest);
+
 /// Where a group of this backend lives in its segment.
 int area_of(const ProcessGroup::Impl& group);
 

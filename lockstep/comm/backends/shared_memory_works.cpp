@@ -1,37 +1,62 @@
 #include "lockstep/comm/backends/shared_memory_works.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
 namespace lockstep::backends {
 
-void State::abandon(std::function<bool()> ended, std::shared_ptr<void> held) {
+void State::abandon(Abandoned what) {
   purge();
   const base::LockGuard lock(abandoned_mutex);
-  abandoned.emplace_back(std::move(ended), std::move(held));
+  abandoned.push_back(std::move(what));
   abandoned_count.store(abandoned.size(), std::memory_order_relaxed);
 }
 
 void State::abandon(shm::Group::Sequence sequence, std::shared_ptr<void> held) {
   if (node->process().is_copy() || group.has_ended(sequence)) return;
-  abandon([this, sequence] { return group.has_ended(sequence); }, std::move(held));
+  abandon({[this, sequence] { return group.has_ended(sequence); }, std::move(held)});
 }
 
 void State::purge_slowly() {
   // What goes may be a tensor of Python's, whose end may want a lock that another thread holds while it is
   // here.
-  std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> ended;
+  std::list<Abandoned> ended;
   const base::LockGuard lock(abandoned_mutex);
   const bool all = group.has_stopped();
   // Whoever abandons operation after operation would look at all of them each time: at most some, in turn.
   constexpr size_t kLooks = 2 * shm::kSlots;
   for (size_t left = all ? abandoned.size() : std::min(abandoned.size(), kLooks); left > 0; --left) {
     const auto entry = abandoned.begin();
-    auto& to = all || entry->first() ? ended : abandoned;
+    auto& to = all || entry->has_ended() ? ended : abandoned;
     to.splice(to.end(), abandoned, entry);
   }
   abandoned_count.store(abandoned.size(), std::memory_order_relaxed);
+}
+
+size_t State::count_abandoned_collectives() {
+  purge();
+  const base::LockGuard lock(abandoned_mutex);
+  return static_cast<size_t>(std::count_if(abandoned.begin(), abandoned.end(),
+                                           [](const Abandoned& each) { return !each.is_message; }));
+}
+
+bool State::end_abandoned(std::chrono::milliseconds longest) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds kBetweenLooks{500};
+  if (node->process().is_copy()) return true;
+  auto moved = Clock::now();
+  for (size_t count = count_abandoned_collectives(); count > 0 && !group.has_stopped();) {
+    group.progress();
+    const size_t left = count_abandoned_collectives();
+    if (left < count) moved = Clock::now();
+    if (Clock::now() - moved >= longest) return false;
+    count = left;
+    if (count > 0) std::this_thread::sleep_for(kBetweenLooks);
+  }
+  return true;
 }
 
 /// A wait for less than the operation was given leaves the group as it is.
@@ -121,9 +146,10 @@ class MessageWork : public Work {
       : state_(std::move(state)), message_(std::move(message)), timeout_(timeout) {}
   ~MessageWork() override {
     if (state_->node->process().is_copy() || state_->group.has_ended(message_->request)) return;
-    state_->abandon(
-        [state = state_.get(), message = message_.get()] { return state->group.has_ended(message->request); },
-        message_);
+    state_->abandon({[state = state_.get(), message = message_.get()] {
+                       return state->group.has_ended(message->request);
+                     },
+                     message_, /*is_message=*/true});
   }
   Watch watch() const override { return watch_by(*state_); }
   bool look(std::optional<std::chrono::milliseconds> waited) override {

@@ -43,20 +43,28 @@ struct State {
         std::chrono::milliseconds timeout)
       : node(std::move(node_)), group(*node, area, std::move(members), rank, timeout) {}
   State(const State&) = delete;
-  /// Something in flight that nobody waits for any more; it goes on all the same. Thread-safe.
-  void abandon(std::function<bool()> ended, std::shared_ptr<void> held);
+  /// Something in flight that nobody waits for any more; it goes on all the same.
+  struct Abandoned {
+    std::function<bool()> has_ended;
+    std::shared_ptr<void> held;
+    bool is_message = false;
+  };
+  /// Thread-safe.
+  void abandon(Abandoned what);
   void abandon(shm::Group::Sequence sequence, std::shared_ptr<void> held);
   /// Lets go of what has ended by now. Thread-safe.
   void purge() {
     if (abandoned_count.load(std::memory_order_relaxed) > 0) purge_slowly();
   }
   void purge_slowly();
+  /// Blocks until all of it but messages has ended, or nothing of it for `longest`: false then.
+  bool end_abandoned(std::chrono::milliseconds longest);
+  size_t count_abandoned_collectives();
   std::shared_ptr<shm::Node> node;
   // Outlives the group, which sees to it that memory which peers may still use is not handed out again.
   base::Mutex abandoned_mutex;
   std::atomic<size_t> abandoned_count{0};
-  std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> abandoned
-      LOCKSTEP_GUARDED_BY(abandoned_mutex);
+  std::list<Abandoned> abandoned LOCKSTEP_GUARDED_BY(abandoned_mutex);
   shm::Group group;
 };
 

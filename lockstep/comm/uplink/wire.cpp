@@ -69,6 +69,7 @@ void Wire::wait(Pending& pending, const Deadline& deadline) {
   const std::shared_ptr<Transfer> transfer = std::exchange(pending.transfer, nullptr);
   try {
     transfer->wait(deadline.left());
+    ++moved_;
   } catch (const TimeoutError&) {
     throw TimeoutError(fmt::format("{} #{} waited {} ms for {}", call_.text, calls_,
                                    deadline.timeout().count(), name(pending.peer)),

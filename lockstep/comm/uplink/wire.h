@@ -1,6 +1,7 @@
 // The leaders' side of a collective over several machines: they agree about the call, and then send each other bytes.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -75,6 +76,8 @@ class Wire {
 
   /// How many calls it has begun.
   uint64_t calls() const { return calls_; }
+  /// How many messages have left or come. Thread-safe.
+  uint64_t moved() const { return moved_; }
   void stop() noexcept { uplink_->stop(); }
   uint64_t sent_bytes() const { return uplink_->sent_bytes(); }
 
@@ -91,6 +94,7 @@ class Wire {
   std::vector<std::vector<int>> ranks_of_;
   BufferPool pool_;
   uint64_t calls_ = 0;
+  std::atomic<uint64_t> moved_{0};
   Call call_;
   int tag_ = 0;
   std::vector<Buffer> frames_;  // by machine; after agree() what came along
