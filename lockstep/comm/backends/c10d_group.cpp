@@ -312,8 +312,11 @@ class C10dGroup : public ProcessGroup::Impl {
         c10::make_intrusive<c10d::PrefixStore>("lockstep/renewed/" + std::to_string(++renewals_), store_);
     auto fresh = factory_(store, rank(), size(), timeout_);
     auto* const engine = dynamic_cast<Interruptible*>(backend_.get());
-    // If it can, the old engine goes on, whose threads are there: `fresh` ends here then.
-    if (engine != nullptr && engine->take_over(*fresh)) return know_interruption();
+    // If it can, the old engine goes on, and another group that is made may have this one's place.
+    if (engine != nullptr && engine->take_over(*fresh)) {
+      keep_for_ever(std::move(fresh));
+      return know_interruption();
+    }
     keep_for_ever(std::exchange(backend_, fresh));
     engine_ = std::make_shared<Engine>();
     engine_->backend = backend_;

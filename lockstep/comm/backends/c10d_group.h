@@ -25,6 +25,8 @@ class Interruptible {
   /// After interrupt(): goes on, as new, with the connections of `fresh`, an engine of the same kind and ranks. False if
   /// an operation does not end: then `fresh` must take this one's place.
   virtual bool take_over(c10d::Backend& fresh) = 0;
+  /// Has interrupt() been called since it was made, or took over?
+  virtual bool is_interrupted() const = 0;
 
  protected:
   ~Interruptible() = default;

@@ -13,6 +13,7 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/comm/backends/blocked_sigpipe.h"
 #include "lockstep/comm/backends/c10d_group.h"
+#include "lockstep/comm/backends/spare_engines.h"
 
 namespace lockstep::backends {
 namespace {
@@ -55,6 +56,10 @@ class RenewableGloo final : public c10d::ProcessGroupGloo, public Interruptible 
     other.is_closed_ = true;
     return true;
   }
+  bool is_interrupted() const override {
+    const base::LockGuard lock(mutex_);
+    return is_closed_;
+  }
 
  private:
   using Contexts = std::vector<std::shared_ptr<::gloo::Context>>;
@@ -70,7 +75,7 @@ class RenewableGloo final : public c10d::ProcessGroupGloo, public Interruptible 
     });
   }
 
-  base::Mutex mutex_;
+  mutable base::Mutex mutex_;
   bool is_closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
@@ -82,7 +87,17 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   try {
     options->devices.push_back(find_device(host));
-    return c10::make_intrusive<RenewableGloo>(store, rank, size, options);
+    c10::intrusive_ptr<c10d::Backend> fresh =
+        c10::make_intrusive<RenewableGloo>(store, rank, size, options);
+    // Otherwise each failed step, and each rank that was replaced, would leave threads behind.
+    if (auto kept = take_kept(rank, size)) {
+      if (dynamic_cast<RenewableGloo&>(*kept).take_over(*fresh)) {
+        kept->setTimeout(timeout);
+        return kept;  // `fresh`, whose threads have done nothing, ends here
+      }
+      keep_for_ever(std::move(kept));
+    }
+    return fresh;
   } catch (const std::exception& error) {
     throw CommError(fmt::format("rank {}: Gloo could not connect the {} ranks from {}: {}", rank, size, host,
                                 error.what()));

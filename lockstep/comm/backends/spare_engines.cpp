@@ -6,14 +6,45 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/comm/backends/c10d_group.h"
+
 namespace lockstep::backends {
 
+namespace {
+
+struct Kept {
+  base::Mutex mutex;
+  std::vector<c10::intrusive_ptr<c10d::Backend>> engines LOCKSTEP_GUARDED_BY(mutex);
+};
+
+/// Never destroyed.
+Kept& all_kept() {
+  static auto* const kept = new Kept();
+  return *kept;
+}
+
+}  // namespace
+
 void keep_for_ever(c10::intrusive_ptr<c10d::Backend> backend) {
-  static base::Mutex mutex;
-  static auto* const kept LOCKSTEP_PT_GUARDED_BY(mutex) =
-      new std::vector<c10::intrusive_ptr<c10d::Backend>>();
-  const base::LockGuard lock(mutex);
-  kept->push_back(std::move(backend));
+  Kept& kept = all_kept();
+  const base::LockGuard lock(kept.mutex);
+  kept.engines.push_back(std::move(backend));
+}
+
+c10::intrusive_ptr<c10d::Backend> take_kept(int rank, int size) {
+  Kept& kept = all_kept();
+  const base::LockGuard lock(kept.mutex);
+  for (auto& engine : kept.engines) {
+    const auto* const interruptible = dynamic_cast<const Interruptible*>(engine.get());
+    if (interruptible == nullptr || !interruptible->is_interrupted() || engine.use_count() != 1 ||
+        engine->getRank() != rank || engine->getSize() != size)
+      continue;
+    std::swap(engine, kept.engines.back());
+    auto taken = std::move(kept.engines.back());
+    kept.engines.pop_back();
+    return taken;
+  }
+  return nullptr;
 }
 
 SpareEngines::~SpareEngines() {

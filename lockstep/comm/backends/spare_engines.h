@@ -28,6 +28,9 @@ struct Engine {
 /// Gloo's tear-down aborts the process now and then (a thread destroyed while it runs; seen in 3 of 107 jobs
 /// of Python's too). So an engine is kept, and goes with the process. Thread-safe.
 void keep_for_ever(c10::intrusive_ptr<c10d::Backend> backend);
+/// One of these, rank `rank` of `size`, that was interrupted and that nobody else uses: it may take over the connections of a new
+/// engine. Null: there is none. Thread-safe.
+c10::intrusive_ptr<c10d::Backend> take_kept(int rank, int size);
 
 /// Engines of one group's duplicates that have gone, by the number that all ranks have for them: the next
 /// duplicate takes one, so that what is made and destroyed in a loop does not pile up threads and sockets.
