@@ -29,8 +29,8 @@ class Job:
         healing += ["--event-log", self.log, *(["--spares", spares] if spares else [])]
         words = program or [PROGRAMS / "healed_training", "--steps", steps, "--optimizer", optimizer]
         command = [LOCKRUN, "--standalone", "--nproc-per-node", ranks, *healing, *flags, *words]
-        environment = {**os.environ, "LOCKSTEP_REPLACEMENT_TIMEOUT": str(LONGEST), **environment, "HEAL_KILLS": kills, "HEAL_DIR": self.folder.name, "OMP_NUM_THREADS": "1",
-                       **({"HEAL_EVENTS": str(self.log)} if spares and waits else {})}
+        environment = {**os.environ, "LOCKSTEP_REPLACEMENT_TIMEOUT": str(LONGEST), **environment, "HEAL_KILLS": kills,
+                       "HEAL_DIR": self.folder.name, "OMP_NUM_THREADS": "1", **({"HEAL_EVENTS": str(self.log)} if spares and waits else {})}
         self.process = subprocess.Popen([str(word) for word in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def end(self):
