@@ -215,7 +215,9 @@ class MachinesTest(OnHosts):
         """lockrun ends with 1 where it was about to end its ranks because they were hung."""
         code = self.wait_for_end(host, process)
         expected = (75, 1) if self.has_met_a_failure(self.known_restarts) else (75,)
-        self.assertIn(code, expected, f"{self.said}: {host}\n{self.output_of(host).read_text()}")
+        if code not in expected:
+            self.machines[host] = process
+            self.give_up(f"{host} ended with {code}")
 
     def wait_for_end(self, host, process):
         try:

@@ -12,7 +12,7 @@ import unittest
 LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
 TIMEOUT = 60  # seconds; generous, since the machine may be busy
 # A --hang-timeout for jobs that it ends: ranks that start together may come so many seconds apart, and are not hung.
-UNHURRIED = 8
+UNHURRIED = 15
 
 
 def processes_with(marker):
