@@ -5,7 +5,8 @@
 namespace lockstep {
 
 int stop_requested(const ProcessGroup& group) {
-  static const StopSignals signals;
+  // Never destroyed: a request that comes while a rank that has saved is ending must not change its exit code.
+  [[maybe_unused]] static const auto* const signals = new StopSignals;
   const at::Tensor greatest = at::tensor({static_cast<int64_t>(stop_signal())}, at::kLong);
   group.all_reduce(greatest, {.op = ReduceOp::MAX});
   return static_cast<int>(greatest.item<int64_t>());
