@@ -272,8 +272,8 @@ class Recovery:
         self._items.keep()
         try:
             dist.barrier()
-        except Exception:  # as in _run()
-            if not self._healing.has_world_changed():
+        except Exception as error:  # as in _run()
+            if not self._healing.has_world_changed(isinstance(error, RuntimeError)):
                 raise
             self._heal({"new": False, "steps": 0, "holds": _BEFORE})
 
