@@ -80,9 +80,12 @@ std::optional<JoinedMachines> join_several_machines(const StorePtr& store, int r
   begin_job_at(describe_root(store));
   launch->accept_segment(segment_fd, segment_owner);
   StorePtr part = part_for_job(below, launch->attempt());
-  JoinedMachines joined = join_machines(*launch, part, {.timeout = timeout});
-  warn_of_no_healing(*launch, joined.node && joined.node->segment().can_heal(),
-                     "on several machines programs in Python are not");
+  JoinedMachines joined =
+      join_machines(*launch, part, {.timeout = timeout}, WithoutMemory::throws, /*heals=*/true);
+  if (!backends::HealableJob::current()) {
+    warn_of_no_healing(*launch, joined.node && joined.node->segment().can_heal(),
+                       "the lockrun of another machine has no such flag");
+  }
   return joined;
 }
 

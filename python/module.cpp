@@ -64,7 +64,7 @@ PYBIND11_MODULE(_C, module) {
       .def("begin", &Healing::begin)
       .def("go_to", &Healing::go_to, Unlocked())
       .def("commit", &Healing::commit)
-      .def("has_world_changed", &Healing::has_world_changed)
+      .def("has_world_changed", &Healing::has_world_changed, pybind11::arg("looks_like_death"), Unlocked())
       .def("stop", &Healing::stop, pybind11::arg("timeout"), Unlocked())
       .def("go_on", &Healing::go_on, pybind11::arg("timeout"), Unlocked());
   module.def(

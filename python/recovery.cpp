@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/random_key.h"
 
 namespace lockstep::python {
@@ -46,14 +47,31 @@ void Healing::commit(int64_t steps) {
   job_->record().committed_step.store(static_cast<uint64_t>(steps), std::memory_order_release);
 }
 
+bool Healing::meet(shm::WorldChange::Stage stage, double timeout) {
+  try {
+    return job_->meet(epoch_, stage, milliseconds(timeout));
+  } catch (const PeerLostError&) {
+    // Over machines a rank that dies is lost before it is replaced.
+    if (!job_->machines().are_several() || !job_->has_changed_since(epoch_, /*looks_like_death=*/true)) throw;
+    return false;
+  }
+}
+
 bool Healing::stop(double timeout) {
+  const bool are_several = job_->machines().are_several();
   job_->set_before_collective({});
-  auto& change = job_->world_change();
-  epoch_ = change.epoch();
-  if (!has_renewed_) world_->renew();  // what this rank had cleared may have been used since
+  epoch_ = job_->world_change().epoch();
+  if (!has_renewed_) {
+    // What this rank had cleared may have been used since.
+    if (are_several) {
+      job_->renew_on_machine();
+    } else {
+      world_->renew();
+    }
+  }
   world_->interrupt("a rank has died and is being replaced");
-  if (!change.meet(epoch_, shm::WorldChange::Stage::stopped, milliseconds(timeout))) return false;
-  if (!change.meet(epoch_, shm::WorldChange::Stage::arrived, milliseconds(timeout))) return false;
+  if (!meet(shm::WorldChange::Stage::stopped, timeout)) return false;
+  if (!meet(shm::WorldChange::Stage::arrived, timeout)) return false;
   job_->end_replay();
   has_renewed_ = false;
   world_->clear();
@@ -61,11 +79,17 @@ bool Healing::stop(double timeout) {
 }
 
 bool Healing::go_on(double timeout) {
-  auto& change = job_->world_change();
-  if (!change.meet(epoch_, shm::WorldChange::Stage::cleared, milliseconds(timeout))) return false;
-  world_->renew();
+  if (!meet(shm::WorldChange::Stage::cleared, timeout)) return false;
+  try {
+    if (job_->machines().are_several()) job_->connect(epoch_, milliseconds(timeout));
+    world_->renew();
+  } catch (const CommError&) {
+    if (!job_->machines().are_several() || !job_->has_changed_since(epoch_, /*looks_like_death=*/true)) throw;
+    return false;
+  }
+  job_->have_connected();
   has_renewed_ = true;
-  change.have_met(epoch_);
+  job_->world_change().have_met(epoch_);
   return true;
 }
 

@@ -38,7 +38,11 @@ class Healing {
   void go_to(int64_t steps, int donor);
   /// So many have ended.
   void commit(int64_t steps);
-  bool has_world_changed() { return job_->world_change().has_happened(); }
+  /// Has a rank been replaced since the ranks have met last? `looks_like_death`: something has failed as if one had died; then,
+  /// over machines, this waits a little for the news.
+  bool has_world_changed(bool looks_like_death) const {
+    return job_->has_changed_since(job_->node().peers().epoch(), looks_like_death);
+  }
   /// All ranks stop and clear the group. False: another rank was replaced meanwhile, and all begin anew. Throws TimeoutError
   /// and PeerLostError.
   bool stop(double timeout);
@@ -46,6 +50,8 @@ class Healing {
   bool go_on(double timeout);
 
  private:
+  bool meet(shm::WorldChange::Stage stage, double timeout);
+
   std::shared_ptr<backends::HealableJob> job_;
   std::shared_ptr<ProcessGroup::Impl> world_;
   std::unique_ptr<detail::OwnStatistics> own_{};  // null: there are none

@@ -383,6 +383,14 @@ void Agent::report_resume() {
   send(message::Resume());
 }
 
+/// The ranks here have ended: a new process elsewhere would wait for them.
+void Agent::refuse_replacements() {
+  for (const message::Replace& change : std::exchange(news_.replaced, {})) {
+    report_failure(
+        fmt::format("{} and is not replaced: the ranks on {} have ended", change.what, host_), change.code);
+  }
+}
+
 Verdict Agent::conclude(bool succeeded, Signals& signals) {
   if (succeeded) {
     send(message::Succeeded());
@@ -393,6 +401,7 @@ Verdict Agent::conclude(bool succeeded, Signals& signals) {
   double next_line = started + kNextLine;
   std::optional<double> announced;
   while (!news_.over && !news_.end_reason) {
+    refuse_replacements();
     wait(0.5, signals);
     if (interrupted_by_ && !announced) {
       // The ranks of the others may still work, and are to save what they did.

@@ -1,6 +1,7 @@
 // This machine's part in a job of several: joins the rendezvous and follows what it says.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -65,14 +66,12 @@ class Agent {
   std::optional<message::Hang> take_hang() { return std::exchange(news_.hang, std::nullopt); }
   /// The machines that this one is asked to try, once; then report_probed(). To call after take_end_request().
   std::optional<std::vector<ProbeTarget>> take_probe();
-  /// A rank of the job has died here: the answer is take_replace() or take_kept(), or the round's end.
-  void ask_to_replace(int rank) { send(message::Died{rank}); }
-  /// The process in its place has the job's state.
-  void report_back(int rank) { send(message::CameBack{rank}); }
-  /// A rank, of this machine or another one, is replaced, once. To call after take_end_request().
-  std::optional<message::Replace> take_replace() { return std::exchange(news_.replace, std::nullopt); }
-  /// A rank of this machine is not replaced, once. To call after take_end_request().
-  std::optional<message::Kept> take_kept() { return std::exchange(news_.kept, std::nullopt); }
+  /// A rank of the job has died here: the answer is in take_replaced() or take_kept(), or it is the round's end.
+  void ask_to_replace(const message::Died& died) { send(died); }
+  /// The ranks, of this machine or others, that are replaced, each once. To call after take_end_request().
+  std::deque<message::Replace> take_replaced() { return std::exchange(news_.replaced, {}); }
+  /// The ranks of this machine that are not, each once. To call after take_end_request().
+  std::deque<message::Kept> take_kept() { return std::exchange(news_.kept, {}); }
   void report_probed(const std::vector<int>& unreached) { send(message::Probed{unreached}); }
   /// A rank here has ended with kResumeCode: the job ends, to be resumed later.
   void report_resume();
@@ -104,6 +103,7 @@ class Agent {
   void wait(double seconds, Signals& signals);
   void handle_signals(Signals& signals);
   void check_server() const;
+  void refuse_replacements();
   /// Whether what happens here may still end the round: nothing else has.
   bool may_report() const {
     return !failure_reported_ && (!news_.end_reason || news_.saves) && !news_.over && news_.moved.empty();

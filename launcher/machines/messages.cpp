@@ -162,17 +162,16 @@ constexpr int kMostRanks = 1 << 30;
 template <class IO>
 void describe(message::Died& died, IO& io) {
   io.number("rank", died.rank, 0, kMostRanks);
-}
-
-template <class IO>
-void describe(message::CameBack& back, IO& io) {
-  io.number("rank", back.rank, 0, kMostRanks);
+  io.text("what", died.what, kWhat);
+  io.number("code", died.code, 1, 255);
 }
 
 template <class IO>
 void describe(message::Replace& replace, IO& io) {
   io.number("rank", replace.rank, 0, kMostRanks);
   io.number("epoch", replace.epoch, uint32_t{0}, uint32_t{1} << 30U);
+  io.text("what", replace.what, kWhat);
+  io.number("code", replace.code, 1, 255);
 }
 
 template <class IO>

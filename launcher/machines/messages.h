@@ -92,12 +92,8 @@ struct Progress {
 struct Died {
   static constexpr std::string_view kType = "died";
   int rank = 0;  ///< of the job
-};
-
-/// The process in that rank's place has the job's state.
-struct CameBack {
-  static constexpr std::string_view kType = "came_back";
-  int rank = 0;  ///< of the job
+  std::string what{};  ///< "rank 3 on first was killed by SIGKILL"
+  int code = 1;        ///< the job's, if the rank is not replaced
 };
 
 /// The answer to Probe.
@@ -194,6 +190,9 @@ struct Replace {
   static constexpr std::string_view kType = "replace";
   int rank = 0;        ///< of the job
   uint32_t epoch = 0;  ///< counted from 1 in each round
+  // As in Died, for a machine whose ranks do not go on.
+  std::string what{};
+  int code = 1;
 };
 
 /// A rank of this machine that has died is not replaced.
@@ -233,10 +232,10 @@ namespace lockstep::launcher {
 
 using Message = std::variant<message::Join, message::Ask, message::Failed, message::Resume,
                              message::Succeeded, message::Leaving, message::Leave, message::Quiet,
-                             message::Progress, message::Died, message::CameBack, message::Probed,
-                             message::Pause, message::Beat, message::Status, message::Start, message::Spare,
-                             message::End, message::Over, message::Probe, message::Hang, message::Replace,
-                             message::Kept, message::Refused, message::Dropped, message::Moved, message::Yes>;
+                             message::Progress, message::Died, message::Probed, message::Pause, message::Beat,
+                             message::Status, message::Start, message::Spare, message::End, message::Over,
+                             message::Probe, message::Hang, message::Replace, message::Kept, message::Refused,
+                             message::Dropped, message::Moved, message::Yes>;
 
 std::string to_text(const Message& message);
 /// None where `text` is no message.

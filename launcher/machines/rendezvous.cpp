@@ -40,9 +40,7 @@ bool Rendezvous::receive(int peer, const Message& said, double now) {
   if (const auto* failure = std::get_if<message::Failed>(&said)) {
     failed(peer, *failure, now);
   } else if (const auto* death = std::get_if<message::Died>(&said)) {
-    died(peer, death->rank);
-  } else if (const auto* back = std::get_if<message::CameBack>(&said)) {
-    replacements_.came_back(back->rank);
+    died(peer, *death);
   } else if (std::holds_alternative<message::Resume>(said)) {
     resume(peer);
   } else if (std::holds_alternative<message::Succeeded>(said)) {
@@ -231,17 +229,17 @@ void Rendezvous::failed(int peer, const message::Failed& failure, double now) {
 }
 
 /// The others go on with a new process in that rank's place, if they may.
-void Rendezvous::died(int peer, int rank) {
-  const auto keep = [&](const std::string& reason) { send(peer, message::Kept{rank, reason}); };
+void Rendezvous::died(int peer, const message::Died& died) {
+  const auto keep = [&](const std::string& reason) { send(peer, message::Kept{died.rank, reason}); };
   if (!takes_part(peer)) return keep("the ranks are ending");
   for (const auto& [other, machine] : machines_) {
     if (machine.state == State::succeeded)
       return keep(fmt::format("the ranks on {} have ended", machine.host));
   }
-  const ReplacementGrants::Answer answer = replacements_.ask(rank);
+  const ReplacementGrants::Answer answer = replacements_.ask();
   if (answer.epoch == 0) return keep(answer.refusal);
   for (const auto& [other, machine] : machines_) {
-    if (in_round(machine)) send(other, message::Replace{rank, answer.epoch});
+    if (in_round(machine)) send(other, message::Replace{died.rank, answer.epoch, died.what, died.code});
   }
 }
 

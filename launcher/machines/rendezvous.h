@@ -109,7 +109,7 @@ class Rendezvous {
   void answer(int peer, const message::Ask& ask, double now);
   void replace(int peer, const std::string& id, double now);
   void failed(int peer, const message::Failed& failure, double now);
-  void died(int peer, int rank);
+  void died(int peer, const message::Died& died);
   void resume(int peer);
   void succeeded(int peer);
   void leaving(int peer, int signal, double now);

@@ -58,9 +58,9 @@ void News::take(std::string_view text) {
   } else if (const auto* asked = std::get_if<message::Probe>(&*message)) {
     probe = *asked;
   } else if (const auto* change = std::get_if<message::Replace>(&*message)) {
-    replace = *change;
+    replaced.push_back(*change);
   } else if (const auto* answer = std::get_if<message::Kept>(&*message)) {
-    kept = *answer;
+    kept.push_back(*answer);
   } else if (const auto* refused = std::get_if<message::Refused>(&*message)) {
     refusal = refused->reason;
   } else if (const auto* drop = std::get_if<message::Dropped>(&*message)) {
@@ -82,8 +82,8 @@ void News::begin_anew() {
   spare.reset();
   hang.reset();
   probe.reset();
-  replace.reset();
-  kept.reset();
+  replaced.clear();
+  kept.clear();
   dropped.clear();
   moved.clear();
   server_leaves = false;

@@ -1,6 +1,7 @@
 // What a machine is told by the rendezvous. Pure: messages in, facts out.
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,8 +42,8 @@ struct News {
   std::optional<Verdict> over{};              ///< the job does
   std::optional<message::Hang> hang{};        ///< of all machines' ranks, not yet told of
   std::optional<message::Probe> probe{};      ///< other machines to try
-  std::optional<message::Replace> replace{};  ///< a rank is replaced, not yet acted on
-  std::optional<message::Kept> kept{};        ///< a rank of this machine is not
+  std::deque<message::Replace> replaced{};    ///< ranks that are, not yet acted on
+  std::deque<message::Kept> kept{};           ///< ranks of this machine that are not
   int restarts = 0;                           ///< so far
   std::string refusal{};                      ///< why this machine may not take part
   std::string dropped{};                      ///< why it takes part no more

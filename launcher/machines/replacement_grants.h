@@ -1,8 +1,7 @@
-// Which ranks of a job on several machines are replaced when they die: one at a time, and so many in all. Pure.
+// How many ranks of a job on several machines are replaced when they die. Pure.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 namespace lockstep::launcher {
@@ -19,17 +18,14 @@ class ReplacementGrants {
   explicit ReplacementGrants(int most) : most_(most) {}
 
   /// All ranks are new.
-  void begin_round();
-  /// `rank` has died.
-  Answer ask(int rank);
-  /// The process in its place has the job's state.
-  void came_back(int rank);
+  void begin_round() { epoch_ = 0; }
+  /// A rank has died.
+  Answer ask();
 
  private:
   int most_;
   int count_ = 0;
-  uint32_t epoch_ = 0;              // of the round
-  std::optional<int> under_way_{};  // the rank that has not come back yet
+  uint32_t epoch_ = 0;  // of the round
 };
 
 }  // namespace lockstep::launcher

@@ -22,6 +22,7 @@
 #include "launcher/process/limits.h"
 #include "launcher/process/oom_watch.h"
 #include "launcher/process/poll_set.h"
+#include "launcher/run/asked_replacements.h"
 #include "launcher/run/attempt_plan.h"
 #include "launcher/run/replacements.h"
 #include "launcher/run/spares.h"
@@ -50,8 +51,12 @@ int most_replacements(const Job& job) {
   return job.options.max_replacements - (job.options.nodes.several() ? 0 : job.replacements);
 }
 
-/// The rendezvous answers at once, if it answers.
-constexpr double kLongestAnswer = 5;
+/// `was_told`: another one has been refused before; becomes true.
+void tell_refusal(Output& output, const WorkerResult& worker, const std::string& refusal, bool& was_told) {
+  if (std::exchange(was_told, true)) return;
+  output.message(fmt::format("lockrun: rank {} {} and is not replaced: {}", worker.rank, how_it_ended(worker),
+                             refusal));
+}
 
 std::string make_directories_of(const Job& job) {
   // Those that are not kept are the guardian's to make, so that it removes them however lockrun ends.
@@ -172,7 +177,8 @@ class Attempt {
     if (kill_at_) sooner(std::max(0.0, *kill_at_ - monotonic_seconds()));
     if (workers_.running() > 0) sooner(hangs_.interval());
     constexpr double kLookForReplaced = 0.02;
-    if (replacements_.any_under_way() || asked_) sooner(kLookForReplaced);
+    if (replacements_.any_under_way() || !asked_.empty() || (change_ && replacements_.is_meeting()))
+      sooner(kLookForReplaced);
     constexpr double kLookForSpares = 0.1;
     if (!kill_at_ && spares_.has_missing(replacements_.left())) sooner(kLookForSpares);
     if (job_.agent != nullptr) sooner(job_.agent->tick());
@@ -222,6 +228,11 @@ class Attempt {
   }
 
   void look_for_replaced() {
+    if (!kill_at_ && change_) {
+      // Over machines nobody else sees it if a rank does not come.
+      const std::string deserter = replacements_.find_deserter(workers_.results(), monotonic_seconds());
+      if (!deserter.empty()) return give_up(deserter);
+    }
     if (!replacements_.any_under_way()) return;
     const double now = monotonic_seconds();
     for (const Replaced& rank : replacements_.take_done(now)) {
@@ -235,15 +246,23 @@ class Attempt {
                           .spare = rank.spare,
                           .step = rank.step,
                           .seconds = rank.seconds});
-      if (job_.agent != nullptr) job_.agent->report_back(worker.rank);
     }
     if (kill_at_) return;
     if (const auto late = replacements_.find_late(now)) {
       hung_ = *late;
-      tell_the_others(hung_);
+      tell_the_others(hung_, change_ ? change_->code : 1);
       output_.message(fmt::format("lockrun: {}; ending all ranks", *late));
       tell_to_end(SIGTERM, Why::failure);
     }
+  }
+
+  /// On several machines: the ranks here do not go on with a new process. The job's exit code is that of the rank that died.
+  void give_up(const std::string& why) {
+    const message::Replace change = *std::exchange(change_, std::nullopt);
+    hung_ = fmt::format("{} and is not replaced: {}", change.what, why);
+    tell_the_others(hung_, change.code);
+    output_.message(fmt::format("lockrun: {}; ending all ranks", hung_));
+    tell_to_end(SIGTERM, Why::failure);
   }
 
   /// The others go on, and a new process takes the place of the one that has ended.
@@ -253,10 +272,9 @@ class Attempt {
     if (was_ended_by_one_of(passed_on_, event.status)) return false;
     WorkerResult worker = workers_.of(event);
     worker.wait_status = event.status;
-    const std::string refusal = asked_ ? fmt::format("rank {} has ended, too", workers_.of(*asked_).rank)
-                                       : replacements_.refusal(event.process, workers_.results());
+    const std::string refusal = replacements_.refusal(event.process, workers_.results());
     if (!refusal.empty()) {
-      tell_refusal(worker, refusal);
+      tell_refusal(output_, worker, refusal, has_refused_);
       return false;
     }
     look_for_replaced();  // this rank may have come back, and died again, since the last look
@@ -264,47 +282,37 @@ class Attempt {
       start_again(event, 0);
       return true;
     }
-    asked_ = event;
-    asked_at_ = monotonic_seconds();
-    job_.agent->ask_to_replace(worker.rank);
+    asked_.add(event, worker.rank, monotonic_seconds());
+    job_.agent->ask_to_replace({worker.rank,
+                                fmt::format("rank {} on {} {}", worker.rank, host_name(), how_it_ended(worker)),
+                                exit_code(event.status)});
     return true;
-  }
-
-  void tell_refusal(const WorkerResult& worker, const std::string& refusal) {
-    if (std::exchange(has_refused_, true)) return;
-    output_.message(fmt::format("lockrun: rank {} {} and is not replaced: {}", worker.rank,
-                                how_it_ended(worker), refusal));
   }
 
   /// On several machines: what the rendezvous says of ranks that have died.
   void handle_changes() {
     const auto kept = job_.agent->take_kept();
-    const auto change = job_.agent->take_replace();
-    if (!kill_at_ && change) {
+    for (const message::Replace& change : job_.agent->take_replaced()) {
+      if (kill_at_) break;
       hangs_.forgive(monotonic_seconds());
       job_.agent->report_quiet(std::nullopt);
-      if (asked_ && workers_.of(*asked_).rank == change->rank) {
-        start_again(*std::exchange(asked_, std::nullopt), change->epoch);
-      } else if (const std::string problem = replacements_.problem_here(workers_.results());
-                 problem.empty()) {
-        segment_.begin_epoch(change->epoch);
+      change_ = change;
+      if (const auto death = asked_.take(change.rank)) {
+        start_again(*death, change.epoch);
+      } else if (const std::string why = replacements_.problem_here(workers_.results()); !why.empty()) {
+        give_up(why);
       } else {
-        hung_ = fmt::format("rank {} has died and is not replaced: {}", change->rank, problem);
-        tell_the_others(hung_);
-        output_.message(fmt::format("lockrun: {}; ending all ranks", hung_));
-        tell_to_end(SIGTERM, Why::failure);
+        segment_.begin_epoch(change.epoch);
       }
     }
-    if (!asked_) return;
-    const bool is_late = monotonic_seconds() - asked_at_ > kLongestAnswer;
-    if (!kept && !kill_at_ && !is_late) return;
-    const Event event = *std::exchange(asked_, std::nullopt);
-    if (!kill_at_) {
-      WorkerResult worker = workers_.of(event);
-      worker.wait_status = event.status;
-      tell_refusal(worker, kept ? kept->reason : "the rendezvous does not answer");
+    for (const auto& [death, reason] : asked_.take_refused(kept, kill_at_.has_value(), monotonic_seconds())) {
+      if (!kill_at_) {
+        WorkerResult worker = workers_.of(death);
+        worker.wait_status = death.status;
+        tell_refusal(output_, worker, reason, has_refused_);
+      }
+      conclude_exit(death);
     }
-    conclude_exit(event);
   }
 
   /// `epoch`: the one that begins on all machines; 0: there is one machine.
@@ -606,8 +614,8 @@ class Attempt {
   }
 
   /// At once: what follows here must not look like the reason there.
-  void tell_the_others(const std::string& failure) {
-    if (job_.agent != nullptr) job_.agent->report_failure(on_this_machine(failure), 1);
+  void tell_the_others(const std::string& failure, int code = 1) {
+    if (job_.agent != nullptr) job_.agent->report_failure(on_this_machine(failure), code);
   }
 
   void fail(const std::string& error) {
@@ -664,8 +672,8 @@ class Attempt {
   Replacements replacements_;
   Spares spares_;
   OomWatch oom_;
-  std::optional<Event> asked_;  ///< of a rank that has died, until the rendezvous answers
-  double asked_at_ = 0;
+  AskedReplacements asked_;
+  std::optional<message::Replace> change_;  ///< the last one, on several machines
   bool has_refused_ = false;
   bool was_incomplete_ = false;
   Guardian* guardian_ = nullptr;

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/shm/world_change.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -13,6 +14,9 @@ namespace {
 /// A new process has so long until init().
 constexpr int64_t kStartSeconds = 30;
 constexpr int kMostWithoutProgress = 3;
+/// A rank that has left its Recovery because of an error says so, and ends, within this many seconds.
+constexpr double kLongestEnd = 2;
+constexpr const char* kNobodyIsLeft = "no rank is left that has the job's state";
 
 double read_start_seconds() {
   const int64_t seconds = env::get_int("LOCKSTEP_REPLACEMENT_TIMEOUT").value_or(kStartSeconds);
@@ -35,12 +39,51 @@ bool Replacements::hands_over(int local_rank) const {
   return segment_.rank_record(local_rank).is_healable.load(std::memory_order_acquire) == shm::kIsHealable;
 }
 
+bool Replacements::is_under_way(int local_rank) const {
+  return std::any_of(under_way_.begin(), under_way_.end(),
+                     [&](const UnderWay& rank) { return rank.local_rank == local_rank; });
+}
+
+bool Replacements::has_met(int local_rank) const {
+  const uint64_t met = uint64_t{segment_.epoch()} << 8U | static_cast<uint64_t>(shm::WorldChange::Stage::cleared);
+  return segment_.rank_record(local_rank).meeting.load(std::memory_order_acquire) >= met;
+}
+
+bool Replacements::is_meeting() const {
+  if (segment_.epoch() == 0) return false;
+  for (int r = 0; r < segment_.ranks(); ++r) {
+    if (!has_met(r)) return true;
+  }
+  return false;
+}
+
 std::string Replacements::problem_here(const std::vector<WorkerResult>& workers) const {
   for (int r = 0; r < segment_.ranks(); ++r) {
     const WorkerResult& worker = workers[static_cast<size_t>(r)];
     if (worker.ended) return fmt::format("rank {} has ended, too", worker.rank);
-    if (!hands_over(r)) return fmt::format("rank {} does not hand its state over", worker.rank);
+    if (!hands_over(r) && !is_under_way(r))
+      return fmt::format("rank {} does not hand its state over", worker.rank);
   }
+  return {};
+}
+
+std::string Replacements::find_deserter(const std::vector<WorkerResult>& workers, double now) {
+  if (segment_.epoch() == 0) return {};
+  bool any_given_up = false;
+  for (int r = 0; r < segment_.ranks(); ++r) {
+    const WorkerResult& worker = workers[static_cast<size_t>(r)];
+    if (has_met(r) || is_under_way(r)) continue;
+    if (worker.ended && worker.wait_status == 0) return fmt::format("rank {} has ended", worker.rank);
+    const bool has_given_up =
+        segment_.rank_record(r).is_healable.load(std::memory_order_acquire) == shm::kWasHealable;
+    // In this order: it may have met the others just now, and ended its training.
+    if (worker.ended || !has_given_up || has_met(r)) continue;
+    any_given_up = true;
+    if (!given_up_at_) given_up_at_ = now;
+    if (now - *given_up_at_ > kLongestEnd)
+      return fmt::format("rank {} no longer hands its state over", worker.rank);
+  }
+  if (!any_given_up) given_up_at_.reset();
   return {};
 }
 
@@ -56,34 +99,33 @@ std::string Replacements::refusal(int local_rank, const std::vector<WorkerResult
   if (count_ >= most_) return fmt::format("--max-replacements {} are used up", most_);
   bool has_survivor = false;
   for (int r = 0; r < segment_.ranks(); ++r) {
-    const shm::RankRecord& record = segment_.rank_record(r);
-    if (record.has_log.load(std::memory_order_acquire) == 0) {
+    const uint32_t has_log = segment_.rank_record(r).has_log.load(std::memory_order_acquire);
+    if (has_log == shm::kNobodyHasState) return kNobodyIsLeft;
+    if (has_log == 0) {
       return std::string(
                  "the program has not reached lockstep::Recovery, has none, or cannot hand its state over (a warning "
                  "says why)") +
              (several_machines_
-                  ? "; on several machines it must be in C++ and on the backend lockstep, and every "
-                    "lockrun needs --max-replacements"
+                  ? "; on several machines every lockrun needs --max-replacements"
                   : "");
     }
     if (r == local_rank) {
       // The others may not have left theirs yet, and then would not wait for a new process.
-      if (record.is_healable.load(std::memory_order_acquire) != shm::kWasHealable) continue;
+      if (segment_.rank_record(r).is_healable.load(std::memory_order_acquire) != shm::kWasHealable) continue;
       return fmt::format("rank {} no longer hands its state over", workers[static_cast<size_t>(r)].rank);
     }
-    const bool is_under_way = std::any_of(under_way_.begin(), under_way_.end(),
-                                          [&](const UnderWay& other) { return other.local_rank == r; });
     const bool is_healable = hands_over(r);
     const WorkerResult& worker = workers[static_cast<size_t>(r)];
     if (worker.ended) return fmt::format("rank {} has ended, too", worker.rank);
-    if (!is_healable && !is_under_way)
+    if (!is_healable && !is_under_way(r))
       return fmt::format("rank {} no longer hands its state over", worker.rank);
     has_survivor = has_survivor || is_healable;
   }
-  if (several_machines_ && !hands_over(local_rank)) {
-    return "it died before it had the job's state, or after it had given it up";
+  if (several_machines_ && !hands_over(local_rank) && !is_under_way(local_rank)) {
+    return "it died after it had given the job's state up";
   }
-  if (!has_survivor && !several_machines_) return "no rank is left that has the job's state";
+  // On several machines the ranks find out together.
+  if (!has_survivor && !several_machines_) return kNobodyIsLeft;
   if (farthest_step() == step_ && count_ > 0 && without_progress_ >= kMostWithoutProgress) {
     return fmt::format("ranks have died {} times since step {} has ended", without_progress_ + 1, step_);
   }

@@ -35,6 +35,11 @@ class Replacements {
   std::string refusal(int local_rank, const std::vector<WorkerResult>& workers);
   /// Why the ranks here could not go on if one of another machine were replaced; empty: they could.
   std::string problem_here(const std::vector<WorkerResult>& workers) const;
+  /// Have ranks here not met the others yet since one was replaced, here or elsewhere?
+  bool is_meeting() const;
+  /// The others wait for a rank here that will not meet them, since it has ended well or hands its state over no more: which, in
+  /// a few words; empty: they do not.
+  std::string find_deserter(const std::vector<WorkerResult>& workers, double now);
   /// The rank's process is about to be started again.
   void begin(const WorkerResult& worker, int local_rank, double now);
   /// A spare has taken its place.
@@ -64,6 +69,8 @@ class Replacements {
   };
   uint64_t farthest_step() const;
   bool hands_over(int local_rank) const;
+  bool is_under_way(int local_rank) const;
+  bool has_met(int local_rank) const;
 
   int most_;
   double start_seconds_;
@@ -74,6 +81,7 @@ class Replacements {
   uint64_t step_ = 0;         ///< the farthest that had ended when a rank was replaced last
   std::vector<UnderWay> under_way_;
   int done_ = 0, by_spares_ = 0;
+  std::optional<double> given_up_at_{};  ///< when a rank that does so was seen first
 };
 
 }  // namespace lockstep::launcher

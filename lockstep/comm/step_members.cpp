@@ -74,8 +74,8 @@ std::function<void()>& after_backward() {
 }
 
 /// Never destroyed, either.
-std::function<bool()>& alone() {
-  static auto* const call = new std::function<bool()>();
+std::function<bool(const std::exception_ptr&)>& alone() {
+  static auto* const call = new std::function<bool(const std::exception_ptr&)>();
   return *call;
 }
 
@@ -100,9 +100,9 @@ void call_after_averaging() {
   if (auto* const step = StepUnderWay::current()) step->agree();
 }
 
-void set_goes_on_alone(std::function<bool()> call) { alone() = std::move(call); }
+void set_goes_on_alone(std::function<bool(const std::exception_ptr&)> call) { alone() = std::move(call); }
 
-bool goes_on_alone() { return alone() && alone()(); }
+bool goes_on_alone(const std::exception_ptr& failure) { return alone() && alone()(failure); }
 
 WeightUpdate::WeightUpdate(const char* name) {
   if (updates == 0) {

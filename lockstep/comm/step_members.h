@@ -83,10 +83,11 @@ void call_after_averaging();
 void set_after_backward(std::function<void()> call);
 
 /// A rank died while the others agreed before an optimizer's step(). `call` tells whether this one goes on alone: it has written
-/// weights in this step and has all gradients, so nobody could go back from there. In the thread of the step; it must not throw.
-/// One at a time; empty: no rank does.
-void set_goes_on_alone(std::function<bool()> call);
-bool goes_on_alone();
+/// weights in this step and has all gradients, so nobody could go back from there. `failure`: what the agreement has ended with;
+/// null: nothing has failed yet, and the question is whether it would go on. In the thread of the step; it must not throw. One
+/// at a time; empty: no rank does.
+void set_goes_on_alone(std::function<bool(const std::exception_ptr& failure)> call);
+bool goes_on_alone(const std::exception_ptr& failure);
 
 /// Before an optimizer writes weights: in a step, waits until all ranks are here. One that calls another's step()
 /// agrees once, for both.

@@ -52,21 +52,26 @@ std::string problem_of_members(const RecoveryItems& items) {
   return problem;
 }
 
-nlohmann::json to_json(const HealReport& report, const std::vector<detail::RegisteredGroup>& groups,
-                       const std::vector<std::string>& items, size_t members) {
+nlohmann::json to_json(const std::vector<detail::RegisteredGroup>& groups) {
   auto listed = nlohmann::json::array();
   for (const auto& group : groups) listed.push_back({{"name", group.name}, {"ranks", group.ranks}});
-  return {{"new", report.is_new},        {"steps", report.steps}, {"holds", static_cast<int>(report.holds)},
-          {"groups", std::move(listed)}, {"items", items},        {"members", members}};
+  return listed;
 }
 
-/// Throws Error where a new process has made other things than the one before it. `told`: by rank.
-void check_made_again(const std::vector<nlohmann::json>& told) {
-  constexpr const char* kSame = "make them before Recovery, and the same ones in every run";
+nlohmann::json to_json(const HealReport& report, const std::vector<detail::RegisteredGroup>& groups,
+                       const std::vector<std::string>& items, size_t members) {
+  return {{"new", report.is_new},      {"steps", report.steps}, {"holds", static_cast<int>(report.holds)},
+          {"groups", to_json(groups)}, {"items", items},        {"members", members}};
+}
+
+constexpr const char* kSame = "make them before Recovery, and the same ones in every run";
+
+/// Throws Error where a rank lacks a group that another one has. `lists`: of groups, by rank.
+void check_groups(const std::vector<nlohmann::json>& lists) {
   std::vector<std::vector<detail::HealGroup>> groups;
-  for (const auto& json : told) {
+  for (const auto& list : lists) {
     auto& of_rank = groups.emplace_back();
-    for (const auto& group : json.at("groups")) of_rank.push_back({group.at("name"), group.at("ranks")});
+    for (const auto& group : list) of_rank.push_back({group.at("name"), group.at("ranks")});
   }
   if (const auto lacking = detail::find_lacking_group(groups)) {
     throw Error(fmt::format(
@@ -74,6 +79,13 @@ void check_made_again(const std::vector<nlohmann::json>& told) {
         "which rank {} has: {}",
         lacking->rank, fmt::join(lacking->group.ranks, ", "), lacking->group.name, lacking->other, kSame));
   }
+}
+
+/// Throws Error where a new process has made other things than the one before it. `told`: by rank.
+void check_made_again(const std::vector<nlohmann::json>& told) {
+  std::vector<nlohmann::json> groups;
+  for (const auto& json : told) groups.push_back(json.at("groups"));
+  check_groups(groups);
   for (size_t r = 1; r < told.size(); ++r) {
     if (told[r].at("items") == told[0].at("items")) continue;
     throw Error(fmt::format(
@@ -135,6 +147,8 @@ class Recovery::State {
   bool has_world_changed(const std::exception_ptr& because, bool any_interruption = false) const;
   void heal(HealReport own);
   bool meet(uint32_t epoch, HealReport::Holds holds);
+  bool reconnect(uint32_t epoch, const std::vector<detail::RegisteredGroup>& groups,
+                 std::chrono::milliseconds timeout);
   void take_over(HealReport& own);
   void load_agreed(const std::vector<nlohmann::json>& told, int donor);
   void check_alike(const std::vector<uint64_t>& hashes, const std::vector<bool>& counts, int model,
@@ -217,9 +231,8 @@ void Recovery::State::become_healable() {
   job_->record().is_healable.store(shm::kIsHealable, std::memory_order_release);
   // A second optimizer's step() waits for the others behind the first one's writes. Gradients are whole there: the backward
   // has ended. So this rank ends the step, and the others get its state.
-  detail::set_goes_on_alone([this] {
-    return job_ && has_no_way_back() &&
-           job_->has_changed_since(job_->node().peers().epoch(), /*looks_like_death=*/true);
+  detail::set_goes_on_alone([this](const std::exception_ptr& failure) {
+    return job_ && has_no_way_back() && (!failure || has_world_changed(failure));
   });
   was_healable_ = true;
 }
@@ -377,10 +390,12 @@ bool Recovery::State::meet(uint32_t epoch, HealReport::Holds holds) {
   for_each_step_member([](StepMember& member) { member.drop_gradients(); });
   items_.drop_gradients();
   auto groups = detail::groups_within(group_.global_ranks());
-  // Over machines only one rank is replaced at a time, so no meeting is given up there.
-  if (!has_renewed_ && !job_->machines().are_several()) {
+  if (!has_renewed_) {
     // What this rank had cleared may have been used since.
-    for (const auto& group : groups) group.impl->renew();
+    if (job_->machines().are_several()) job_->renew_on_machine();
+    for (const auto& group : groups) {
+      if (!job_->machines().are_several()) group.impl->renew();
+    }
   }
   for (const auto& group : groups) group.impl->interrupt("a rank has died and is being replaced");
   if (!job_->meet(epoch, Stage::stopped, timeout)) return false;
@@ -397,12 +412,35 @@ bool Recovery::State::meet(uint32_t epoch, HealReport::Holds holds) {
   });
   if (agreed_.empty()) for_each_step_member([&](StepMember& member) { agreed_.push_back(member.agreed()); });
   if (!job_->meet(epoch, Stage::cleared, timeout)) return false;
-  job_->connect(epoch, timeout);
-  for (const auto& group : groups) group.impl->renew();
+  if (job_->machines().are_several()) {
+    if (!reconnect(epoch, groups, timeout)) return false;
+  } else {
+    for (const auto& group : groups) group.impl->renew();
+  }
   has_renewed_ = true;
   job_->world_change().have_met(epoch);
   control_->restart();
   for_each_step_member([](StepMember& member) { member.restart(); });
+  return true;
+}
+
+/// Over machines all connect anew, and renew their groups with these connections. False: another rank was replaced meanwhile.
+bool Recovery::State::reconnect(uint32_t epoch, const std::vector<detail::RegisteredGroup>& groups,
+                                std::chrono::milliseconds timeout) {
+  // Each would wait for the others in groups that they have not got.
+  const auto told = job_->tell_all(epoch, to_json(groups).dump(), timeout);
+  if (told.empty()) return false;
+  std::vector<nlohmann::json> lists;
+  for (const std::string& text : told) lists.push_back(nlohmann::json::parse(text));
+  check_groups(lists);
+  try {
+    job_->connect(epoch, timeout);
+    for (const auto& group : groups) group.impl->renew();
+  } catch (const CommError&) {  // also a late one
+    if (job_->has_changed_since(epoch, /*looks_like_death=*/true)) return false;
+    throw;
+  }
+  job_->have_connected();
   return true;
 }
 
@@ -414,6 +452,12 @@ void Recovery::State::take_over(HealReport& own) {
   std::vector<HealReport> reports;
   for (const auto& json : told) reports.push_back(report_of(json));
   const HealDecision decision = decide_heal(reports);
+  const bool are_all_new =
+      std::all_of(reports.begin(), reports.end(), [](const HealReport& report) { return report.is_new; });
+  if (are_all_new) {
+    job_->record().has_log.store(shm::kNobodyHasState, std::memory_order_release);
+    throw Error("Recovery: ranks have died one after another, and none is left that has the job's state");
+  }
   if (decision.donor < 0) {
     throw Error(
         "Recovery: a rank died when all others had updated their weights and were not at the end of the step: nobody has "

@@ -64,9 +64,6 @@ struct RecoveryOptions {
 /// the state is done inside of step(recovery, ...), evaluation too, if it has collectives. Collectives outside throw
 /// WorldChangedError when a rank has been replaced.
 ///
-/// Over several machines one rank at a time can be replaced; if another one dies before it has come back, the job fails or
-/// restarts.
-///
 /// Without --max-replacements and on other backends a step is one of lockstep::step(group, ...) with a seed, and a rank that dies
 /// ends the job. If something in the program cannot be handed over (the state of a communication hook of the program's own,
 /// averages of weights), a warning says so once, and it is the same.

@@ -8,6 +8,9 @@
 
 namespace lockstep::shm {
 
+/// Of RankRecord::has_log: ranks were replaced, and none is left that has the job's state.
+inline constexpr uint32_t kNobodyHasState = 2;
+
 /// One thread at a time. Where Segment::can_heal().
 class WorldChange {
  public:

@@ -158,6 +158,7 @@ class Step::UnderWay final : public detail::StepUnderWay {
   void note(FailureReport report) noexcept;
   void drop_gradients();
   bool is_interrupted() const;
+  bool meet_those_that_failed();
   void look_around(StepControl::Place place, std::chrono::milliseconds waited);
   void learn();
   void restore();
@@ -249,9 +250,12 @@ bool Step::UnderWay::meet(StepControl::Place place) {
   bool any_interrupted = false;
   for_each_step_member(
       [&](StepMember& member) { any_interrupted = any_interrupted || member.is_interrupted(); });
-  const auto goes_on = [&] { return place == StepControl::Place::agreement && detail::goes_on_alone(); };
+  const auto goes_on = [&](const std::exception_ptr& failure) {
+    return place == StepControl::Place::agreement && detail::goes_on_alone(failure);
+  };
   if (any_interrupted) {
-    if (goes_on()) return true;
+    // All meet after an exception, and nobody does after a death.
+    if (goes_on(nullptr) && !meet_those_that_failed()) return true;
     note({});
     return false;
   }
@@ -262,7 +266,7 @@ bool Step::UnderWay::meet(StepControl::Place place) {
     outcome = control_->meet(place, /*has_failed=*/false,
                              all_have_inputs ? StepControl::WhileLate(while_late) : nullptr);
   } catch (...) {
-    if (!has_failed_ && goes_on()) return true;
+    if (!has_failed_ && goes_on(std::current_exception())) return true;
     throw;
   }
   if (outcome == Outcome::all_well && !has_failed_) return true;
@@ -275,6 +279,24 @@ bool Step::UnderWay::meet(StepControl::Place place) {
                  .what = "some ranks have ended the step while others are in an optimizer's step(); every "
                          "rank must call the same optimizers equally often in a step"});
   return false;
+}
+
+/// This rank has been interrupted, and could go on alone if a rank has died. False: one has. Throws what a lost rank means
+/// otherwise.
+bool Step::UnderWay::meet_those_that_failed() {
+  // Who waits for this rank elsewhere waits for nothing.
+  for (const RegisteredGroup& group : detail::groups_within(group_.global_ranks())) {
+    if (group.impl.get() != &control_->group().impl())
+      group.impl->interrupt("the step has failed on another rank");
+  }
+  try {
+    control_->meet(StepControl::Place::end, /*has_failed=*/true);
+  } catch (...) {
+    if (detail::goes_on_alone(std::current_exception())) return false;
+    throw;
+  }
+  others_know_ = true;
+  return true;
 }
 
 void Step::UnderWay::skip() { note({.kind = FailureReport::Kind::skipped, .place = place()}); }

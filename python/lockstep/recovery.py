@@ -272,8 +272,8 @@ class Recovery:
         self._items.keep()
         try:
             dist.barrier()
-        except Exception:  # as in _run()
-            if not self._healing.has_world_changed():
+        except Exception as error:  # as in _run()
+            if not self._healing.has_world_changed(isinstance(error, RuntimeError)):
                 raise
             self._heal({"new": False, "steps": 0, "holds": _BEFORE})
 
@@ -310,8 +310,8 @@ class Recovery:
                 has_ended = True
                 self._commit()
                 return
-            except Exception:  # whatever the body raises where an operation of it was interrupted
-                if self._healing is None or not self._healing.has_world_changed():
+            except Exception as error:  # whatever the body raises where an operation of it was interrupted
+                if self._healing is None or not self._healing.has_world_changed(isinstance(error, RuntimeError)):
                     raise
             holds = _AFTER if has_ended else _NEITHER if self._items.are_written() else _BEFORE
             self._heal({"new": False, "steps": began_at, "holds": holds})
@@ -364,8 +364,9 @@ class Recovery:
             try:
                 self._take_over(own)
                 return
-            except Exception:
-                if not self._healing.has_world_changed():  # else a rank died while the others were here: they meet again
+            except Exception as error:
+                # Otherwise a rank died while the others were here: they meet again.
+                if not self._healing.has_world_changed(isinstance(error, RuntimeError)):
                     raise
 
     def _take_over(self, own):

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,31 @@ class Job:
 
     def hashes(self, training):
         return sorted(re.findall(rf"^{re.escape(training)}: rank (\d+): steps (\d+) hash (\w+)", self.out, re.M))
+
+
+class OverMachines(Job):
+    """Two machines with a rank each, played by lockruns of this one."""
+
+    def __init__(self, kills):
+        self.folder = tempfile.TemporaryDirectory()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        token = pathlib.Path(self.folder.name) / "token"
+        token.write_text("0123456789abcdef0123456789abcdef\n")
+        token.chmod(0o600)
+        environment = {**os.environ, "HEAL_KILLS": kills, "HEAL_DIR": self.folder.name, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable}
+        self.processes = [subprocess.Popen(
+            [LOCKRUN, "--nnodes", "2", "--node-rank", str(number), "--master-port", str(port), "--rdzv-conf", f"token_file={token}", "--nproc-per-node",
+             "1", "--prefix", "off", "--max-replacements", "9", RANK],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for number in (0, 1)]
+
+    def end(self):
+        said = [process.communicate(timeout=200) for process in self.processes]
+        self.folder.cleanup()
+        self.out = "".join(out for out, _ in said)
+        self.told = self.out + "".join(err for _, err in said)
+        self.codes = [process.returncode for process in self.processes]
 
 
 class PythonRecovery(unittest.TestCase):
@@ -93,6 +119,13 @@ class PythonRecovery(unittest.TestCase):
 
     def test_accumulated_gradients_and_another_recovery(self):
         self.heals(first_of(("1:3:backward:9", "0:4:forward:11", "0:6:after:9"), 2), "accumulate+twice+own_batch_norm")
+
+    def test_over_machines(self):
+        killed = OverMachines("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:before:9 1:6:forward:9")
+        killed.end()
+        self.assertEqual(killed.codes, [0, 0], killed.told)
+        self.assertEqual(killed.hashes(), self.calm().hashes(), killed.told)
+        self.assertEqual(len(re.findall(r"replaced in [\d.]+ s, no step lost", killed.told)), 5, killed.told)
 
     def test_what_cannot_be_handed_over_is_said(self):
         job = Job(2, "1:3:data:9", "power")

@@ -91,12 +91,29 @@ class Heal(unittest.TestCase):
         self.heals([1, 1], f"1:4:backward:{KILL} 0:7:data:exit")
 
     def test_divided_optimizers(self):
-        for optimizer in ("fused_zero", "zero"):
+        for optimizer in ("fused_zero", "zero", "shared_zero"):
             with self.subTest(optimizer=optimizer):
                 self.heals([2, 1], f"1:3:backward:{KILL} 2:5:after:{KILL} 0:8:before:{SEGV}", optimizer=optimizer)
 
     def test_two_models(self):
-        self.heals([2, 2], f"3:2:backward:{KILL} 0:5:before:{KILL}", models=2)
+        self.heals([2, 2], f"3:2:backward:{KILL} 0:5:before:{KILL} 2:7:updated:{KILL}", models=2)
+
+    def test_the_new_process_dies_again(self):
+        self.heals([2, 2], f"1:4:backward:{KILL} 1:0:again:{KILL}", deaths=1)
+
+    def test_two_ranks_at_once(self):
+        self.heals([2, 2], f"1:4:data:{KILL} 3:4:data:{KILL} 0:8:backward:{KILL} 1:8:forward:{SEGV}")
+
+    def test_a_death_while_the_machines_connect(self):
+        for environment in ({}, {"LOCKSTEP_UPLINK": "gloo"}):  # the first: UCX, if it is there
+            with self.subTest(environment=environment):
+                self.heals([2, 1], f"2:4:backward:{KILL} 1:0:cleared:{KILL}", environment=environment)
+
+    def test_what_is_left_of_connections(self):
+        job = self.heals([2, 1], f"1:1:data:{KILL} 2:5:data:{KILL} 1:6:data:{KILL} 2:7:data:{KILL} 1:9:data:{KILL} 2:10:data:{KILL}",
+                         environment={"LOCKSTEP_UPLINK": "gloo", "HEAL_TELLS": "threads"})
+        threads = dict(re.findall(r"rank 0 after step (\d+): (\d+) threads", job.stdout))
+        self.assertEqual(int(threads["12"]), int(threads["4"]), job.told)
 
     def test_spares(self):
         job = self.heals([2, 2], f"2:5:backward:{KILL}", "--spares", 1)
@@ -110,18 +127,23 @@ class Fallback(unittest.TestCase):
         self.assertEqual(job.replaced(), 1, job.told)
         self.assertIn("rank 3 was killed by SIGKILL and is not replaced: --max-replacements 1 are used up", job.errors[1])
 
-    def test_a_death_while_another_rank_is_replaced_restarts_all(self):
-        job = run([2, 2], f"1:4:backward:{KILL} 1:0:again:{KILL}", "--max-restarts", 1)
+    def test_when_nobody_is_left_all_restart(self):
+        job = run([1, 1], f"1:4:data:{KILL} 0:0:cleared:{KILL}", "--max-restarts", 1)
         self.assertEqual(job.returncodes, [0, 0], job.told)
-        self.assertIn("and is not replaced: it died before it had the job's state", job.errors[0])
-        self.assertIn("starting all ranks again", job.stderr)
-        self.assertEqual(len(hashes(job)), 4, job.told)
+        self.assertIn("and is not replaced: no rank is left that has the job's state", job.stderr, job.told)
+        self.assertEqual(len(hashes(job)), 2, job.told)
 
-    def test_two_ranks_at_once_restart_all(self):
-        job = run([2, 2], f"1:4:data:{KILL} 3:4:data:{KILL}", "--max-restarts", 1)
-        self.assertEqual(job.returncodes, [0, 0], job.told)
-        self.assertRegex(job.stderr, r"rank [13] was killed by SIGKILL and is not replaced: rank [13] is being replaced, and on several machines")
-        self.assertEqual(len(hashes(job)), 4, job.told)
+    def test_ranks_of_another_machine_that_do_not_go_on(self):
+        for how, told in (("leaves", "rank 1 does not hand its state over"), ("deserts", "rank 1 (has ended|no longer hands its state over)")):
+            with self.subTest(how=how):
+                job = run([1, 1], f"0:0:parting:{KILL}", HEAL_PARTS=how)
+                self.assertEqual(job.returncodes, [128 + KILL] * 2, job.told)
+                self.assertRegex(job.errors[1], f"rank 0 on .* was killed by SIGKILL and is not replaced: {told}", job.told)
+
+    def test_a_group_that_others_have_dropped_is_named(self):
+        job = run([1, 1], f"1:4:data:{KILL}", HEAL_DROPS="yes")
+        self.assertNotIn(0, job.returncodes, job.told)
+        self.assertRegex(job.stderr, r"rank 0 lacks a process group of ranks 0, 1 \(.*\), which rank 1 has", job.told)
 
     def test_a_death_before_recovery_restarts_all(self):
         job = run([2, 2], f"3:0:setup:{KILL}", "--max-restarts", 1)
@@ -140,7 +162,7 @@ class Fallback(unittest.TestCase):
         self.assertIn("ranks that die are not replaced, because the lockrun of another machine has no such flag", job.errors[0])
 
     def test_an_exception_in_the_body_is_no_death(self):
-        job = run([2, 1], "1:4:data:throw 2:9:before:throw", HEAL_CATCHES="yes")
+        job = run([2, 1], "1:4:data:throw 2:7:updated:throw 2:9:before:throw", models=2, HEAL_CATCHES="yes")
         self.assertEqual(job.returncodes, [0, 0], job.told)
         self.assertEqual([line[:2] for line in hashes(job)], [("0", "12"), ("1", "12"), ("2", "12")], job.told)
 

@@ -14,6 +14,11 @@
 // HEAL_HOLDS=yes: the third step waits until a spare waits, and the last rank until somebody ends it.
 // HEAL_COMES_LATE=yes: rank 1 is in Recovery's constructor until a rank has died, for a second at most.
 // HEAL_LINGERS=yes: where no rank had died when it began, rank 0 is behind the last step, before Recovery's end, until it is ended.
+// HEAL_DROPS=yes: a process group is made before Recovery and goes after it.
+// HEAL_PARTS=leaves or deserts: after the last step rank 0 waits until the others are there; place: parting. With leaves they have
+// left their Recovery by then, with deserts they leave it when a rank is replaced.
+// HEAL_TELLS=threads: each fourth step prints how many threads the process has.
+// Place cleared: when the ranks are about to connect anew, as another one was replaced; from another thread.
 // Every rank prints "rank R of N: steps S hash H" in the end.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cos.h>
@@ -28,14 +33,20 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "deaths.h"
@@ -115,6 +126,47 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
   throw std::runtime_error("no such optimizer: " + name);
 }
 
+template <class Condition>
+void wait_until(const Condition& is_true) {
+  const double deadline = lockstep::monotonic_seconds() + 60;
+  while (!is_true()) {
+    if (lockstep::monotonic_seconds() > deadline) throw std::runtime_error("what is waited for does not come");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+/// After the last step.
+void part(const lockstep::World& world, const Deaths& deaths, std::unique_ptr<lockstep::Recovery>& recovery) {
+  const auto file = [](int rank) { return fmt::format("{}/parting{}", setting("HEAL_DIR"), rank); };
+  if (world.rank() == 0) {
+    for (int r = 1; r < world.size(); ++r)
+      wait_until([&] { return ::access(file(r).c_str(), F_OK) == 0; });
+    return deaths.at("parting", 0);
+  }
+  if (setting("HEAL_PARTS") == "leaves") recovery.reset();
+  std::ofstream(file(world.rank())) << "here";
+  const auto job = lockstep::backends::HealableJob::current();
+  wait_until([&] { return job->world_change().has_happened(); });
+}
+
+std::jthread die_when_cleared(const Deaths& deaths) {
+  const auto job = lockstep::backends::HealableJob::current();
+  if (!job || setting("HEAL_KILLS").find(":cleared:") == std::string::npos) return {};
+  return std::jthread([&record = job->record(), deaths](const std::stop_token& stop) {
+    constexpr auto kCleared = static_cast<uint64_t>(lockstep::shm::WorldChange::Stage::cleared);
+    while ((record.meeting.load() & 0xff) != kCleared) {
+      if (stop.stop_requested()) return;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    deaths.at("cleared", 0);
+  });
+}
+
+int count_threads() {
+  const auto threads = std::filesystem::directory_iterator("/proc/self/task");
+  return static_cast<int>(std::distance(begin(threads), end(threads)));
+}
+
 /// Rows that follow from their numbers alone.
 at::Tensor rows(int64_t first) {
   return at::sin(at::arange(first * 8, (first + 4) * 8, at::TensorOptions(at::kFloat)).view({4, 8}) * 0.37);
@@ -180,6 +232,9 @@ int run(int argc, char** argv) {
   }
   lockstep::Counters counters;
   lockstep::ExponentialMovingAverage average(*net, 0.9);
+  std::optional<lockstep::ProcessGroup> dropped;
+  if (setting("HEAL_DROPS") == "yes") dropped = world.duplicate();
+  const std::jthread dying = die_when_cleared(deaths);
   deaths.at("setup", 0);
   const auto healable = lockstep::backends::HealableJob::current();
   const bool is_new = healable && healable->is_replaying();
@@ -216,6 +271,7 @@ int run(int argc, char** argv) {
   auto recovering =
       std::make_unique<lockstep::Recovery>(world, std::move(items), lockstep::RecoveryOptions{.seed = 3});
   lockstep::Recovery& recovery = *recovering;
+  dropped.reset();
   std::optional<lockstep::Recovery> another;
   if (recoveries > 1) another.emplace(world, std::vector<lockstep::Recovery::Item>{{"model", *net}});
   if (recoveries == 2) another.reset();
@@ -304,9 +360,12 @@ int run(int argc, char** argv) {
       }
     }
     if (tells_times) ends.push_back(lockstep::monotonic_seconds());
+    if (setting("HEAL_TELLS") == "threads" && steps_done() % 4 == 0)
+      std::printf("rank %d after step %d: %d threads\n", world.rank(), static_cast<int>(steps_done()), count_threads());
   }
   for (const double end : ends) std::printf("rank %d ended a step at %.6f\n", world.rank(), end);
   std::fflush(stdout);
+  if (!setting("HEAL_PARTS").empty() && !is_new) part(world, deaths, recovering);
   const int64_t steps_in_all = steps_done();
   if (lingers && world.rank() == 0) lockstep::test::wait_for_end();
   recovering.reset();

@@ -277,9 +277,6 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
   }
   at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
     if (!job_->is_recording()) return group_->empty_common(sizes, dtype);
-    if (job_->machines().are_several())
-      job_->log().refuse(
-          "on several machines: it has memory in common with the other ranks (shared_parameters)");
     const Key key = place_.next();
     at::Tensor memory = group_->empty_common(sizes, dtype);
     const auto* const begin = static_cast<const std::byte*>(memory.const_data_ptr());
@@ -304,20 +301,35 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
     return group;
   }
 
+  void interrupt(const std::string& why) noexcept override {
+    group_->interrupt(why);
+    // The part on this machine may have been renewed when the connections had failed.
+    if (const auto local = part_on_machine(group_); local != group_) local->interrupt(why);
+  }
+  void clear() override {
+    group_->clear();
+    is_cleared_ = true;
+  }
+  void renew_on_machine() {
+    if (std::exchange(is_cleared_, false)) part_on_machine(group_)->renew();
+  }
   /// After a rank was replaced, the machines' connections are made anew, too.
   void renew() override {
     const HealableMachines& machines = job_->machines();
-    if (machines.connected_at() == connected_at_ || !machines.span(place_.members)) return group_->renew();
+    if (machines.connected_at() == connected_at_ || !machines.span(place_.members)) {
+      is_cleared_ = false;
+      return group_->renew();
+    }
     if (is_late_) {
       throw Error(
           "Recovery: a new process has taken the place of a rank, which cannot join a process group that was made after "
           "Recovery: make it before, and in every run");
     }
-    auto local = part_on_machine(group_);
-    local->renew();
-    group_ =
-        remake_hybrid({.name = fmt::format("{:x}", place_.id), .members = place_.members, .local = local},
-                      machines.links(), group_->timeout());
+    renew_on_machine();
+    group_ = remake_hybrid({.name = fmt::format("{:x}", place_.id),
+                            .members = place_.members,
+                            .local = part_on_machine(group_)},
+                           machines.links(), group_->timeout());
     connected_at_ = machines.connected_at();
   }
 
@@ -346,6 +358,7 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
   Place place_;
   bool is_late_;           // made when the set-up was over
   uint32_t connected_at_;  // as of HealableMachines
+  bool is_cleared_ = false;  // and its part on this machine not renewed since
 };
 
 HealableJob::HealableJob(std::shared_ptr<shm::Node> node, HealableMachines machines)
@@ -374,6 +387,28 @@ bool HealableJob::meet(uint32_t epoch, shm::WorldChange::Stage stage, std::chron
   if (!machines_.are_several()) return true;
   const auto is_over = [&] { return change_.epoch() != epoch; };
   return machines_.meet(epoch, static_cast<int>(stage), node_->rank() == 0, is_over, timeout);
+}
+
+std::vector<std::string> HealableJob::tell_all(uint32_t epoch, const std::string& text,
+                                               std::chrono::milliseconds timeout) {
+  return machines_.tell_all(
+      epoch, text, [&] { return change_.epoch() != epoch; }, timeout);
+}
+
+void HealableJob::connect(uint32_t epoch, std::chrono::milliseconds timeout) {
+  // Engines that are kept for ever have the store.
+  const auto is_over = [weak = std::weak_ptr<shm::Node>(node_), epoch] {
+    const auto node = weak.lock();
+    return !node || node->segment().epoch() != epoch;
+  };
+  machines_.connect(epoch, is_over, timeout);
+}
+
+void HealableJob::renew_on_machine() {
+  const base::LockGuard lock(mutex_);
+  for (const auto& weak : groups_) {
+    if (const auto group = weak.lock()) group->renew_on_machine();
+  }
 }
 
 bool HealableJob::has_changed_since(uint32_t epoch, bool looks_like_death) const {

@@ -39,10 +39,15 @@ class HealableJob {
   /// Has a rank been replaced since that epoch began? `looks_like_death`: something has failed as if one had died; then, over
   /// machines, this waits a little for the news.
   bool has_changed_since(uint32_t epoch, bool looks_like_death) const;
-  /// All have met, and over machines they connect anew: groups are renewed with these connections. Blocks until all are there.
-  void connect(uint32_t epoch, std::chrono::milliseconds timeout) {
-    if (machines_.are_several()) machines_.connect(epoch, timeout);
-  }
+  /// HealableMachines::tell_all(), with an epoch of this job.
+  std::vector<std::string> tell_all(uint32_t epoch, const std::string& text,
+                                    std::chrono::milliseconds timeout);
+  /// All have met, and over machines they connect anew: until have_connected() groups are renewed with these connections. Blocks
+  /// until all are there. Throws CommError, also from the groups' renew(), if another rank is replaced meanwhile.
+  void connect(uint32_t epoch, std::chrono::milliseconds timeout);
+  void have_connected() { machines_.have_connected(); }
+  /// Another rank was replaced before all groups were renewed: on this machine each group is as if it were.
+  void renew_on_machine();
   shm::RankRecord& record() const { return node_->segment().rank_record(node_->rank()); }
 
   /// Is what this process calls answered from the notes of its predecessor?

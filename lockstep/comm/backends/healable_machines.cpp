@@ -70,6 +70,25 @@ bool HealableMachines::span(const std::vector<int>& ranks) const {
   });
 }
 
+void HealableMachines::fail_with(const std::exception& error) const {
+  const std::string text = error.what();
+  throw CommError(fmt::format("rank {}: a rank was replaced, and the job's store does not answer: {}",
+                              places_.rank, text.substr(0, text.find('\n'))));
+}
+
+/// Returns those that are missing: after `timeout`, or because it is over.
+std::vector<std::string> HealableMachines::wait_for(std::vector<std::string> keys,
+                                                    const std::function<bool()>& is_over,
+                                                    Timeout timeout) const {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (true) {
+    std::erase_if(keys, [&](const std::string& each) { return store_->check({each}); });
+    if (keys.empty() || is_over() || std::chrono::steady_clock::now() >= deadline) return keys;
+    // Once per death, and while a process starts.
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
 bool HealableMachines::meet(uint32_t epoch, int stage, bool speaks, const std::function<bool()>& is_over,
                             Timeout timeout) const {
   const auto key = [&](int machine) {
@@ -77,24 +96,16 @@ bool HealableMachines::meet(uint32_t epoch, int stage, bool speaks, const std::f
   };
   const int own = places_.machine_of[static_cast<size_t>(places_.rank)];
   const int machines = *std::max_element(places_.machine_of.begin(), places_.machine_of.end()) + 1;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::vector<std::string> missing;
   for (int m = 0; m < machines; ++m) missing.push_back(key(m));
   try {
     if (speaks) store_->set(key(own), std::vector<uint8_t>{'1'});
-    while (true) {
-      std::erase_if(missing, [&](const std::string& each) { return store_->check({each}); });
-      if (is_over()) return false;
-      if (missing.empty()) return true;
-      if (std::chrono::steady_clock::now() >= deadline) break;
-      // Once per death, and while a process starts.
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+    missing = wait_for(std::move(missing), is_over, timeout);
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    throw CommError(fmt::format("rank {}: a rank was replaced, and the job's store does not answer: {}",
-                                places_.rank, text.substr(0, text.find('\n'))));
+    fail_with(error);
   }
+  if (is_over()) return false;
+  if (missing.empty()) return true;
   for (std::string& each : missing) each.erase(0, each.rfind('/') + 1);
   throw TimeoutError(
       fmt::format("rank {}: a rank was replaced, and the ranks of machine {} did not come to hand over the "
@@ -102,11 +113,48 @@ bool HealableMachines::meet(uint32_t epoch, int stage, bool speaks, const std::f
                   places_.rank, fmt::join(missing, ", "), timeout.count()));
 }
 
-void HealableMachines::connect(uint32_t epoch, Timeout timeout) {
-  links_ =
-      connect_machines({.rank = places_.rank, .machine_of = places_.machine_of, .engine = places_.engine},
-                       store_, fmt::format("healed/{}", epoch), timeout);
+std::vector<std::string> HealableMachines::tell_all(uint32_t epoch, const std::string& text,
+                                                    const std::function<bool()>& is_over,
+                                                    Timeout timeout) const {
+  const auto key = [&](int rank) { return fmt::format("lockstep/healing/{}/told/{}", epoch, rank); };
+  std::vector<std::string> keys, told;
+  for (int r = 0; r < ranks(); ++r) keys.push_back(key(r));
+  std::vector<std::string> missing;
+  try {
+    store_->set(key(places_.rank), std::vector<uint8_t>(text.begin(), text.end()));
+    missing = wait_for(keys, is_over, timeout);
+    for (const std::string& each : missing.empty() ? keys : std::vector<std::string>()) {
+      const std::vector<uint8_t> value = store_->get(each);
+      told.emplace_back(value.begin(), value.end());
+    }
+  } catch (const std::exception& error) {
+    fail_with(error);
+  }
+  if (is_over()) return {};
+  if (missing.empty()) return told;
+  for (std::string& each : missing) each.erase(0, each.rfind('/') + 1);
+  throw TimeoutError(
+      fmt::format("rank {}: a rank was replaced, and rank {} did not come to hand over the job's state within {} ms",
+                  places_.rank, fmt::join(missing, ", "), timeout.count()));
+}
+
+void HealableMachines::connect(uint32_t epoch, const std::function<bool()>& is_over, Timeout timeout) {
+  const auto check = [rank = places_.rank, is_over] {
+    if (is_over()) {
+      throw WorldChangedError(
+          fmt::format("rank {}: another rank was replaced while the machines connected", rank));
+    }
+  };
+  connecting_ = c10::make_intrusive<InterruptibleStore>("lockstep/healing", store_, check);
+  links_ = connect_machines(
+      {.rank = places_.rank, .machine_of = places_.machine_of, .engine = places_.engine}, connecting_,
+      fmt::format("healed/{}", epoch), timeout, check);
   connected_at_ = epoch;
+}
+
+void HealableMachines::have_connected() {
+  if (connecting_) connecting_->watch_no_more();
+  connecting_.reset();
 }
 
 }  // namespace lockstep::backends

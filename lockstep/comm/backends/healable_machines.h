@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/backends/hybrid.h"
+#include "lockstep/comm/backends/interruptible_store.h"
 #include "lockstep/shm/setup_log.h"
 
 namespace c10d {
@@ -55,15 +56,27 @@ class HealableMachines {
   bool meet(uint32_t epoch, int stage, bool speaks, const std::function<bool()>& is_over,
             Timeout timeout) const;
 
-  /// All ranks connect, as nobody is connected with the new process. Blocks until all are there. Throws CommError.
-  void connect(uint32_t epoch, Timeout timeout);
+  /// Every rank tells all others `text`. Returns what they have told, by rank; nothing if `is_over` says that another epoch
+  /// has begun. Blocks until all have. Throws as meet() does.
+  std::vector<std::string> tell_all(uint32_t epoch, const std::string& text,
+                                    const std::function<bool()>& is_over, Timeout timeout) const;
+
+  /// All ranks connect, as nobody is connected with the new process. Blocks until all are there. Until have_connected() waits in
+  /// the store of links() end when `is_over` says that another epoch has begun. Throws CommError.
+  void connect(uint32_t epoch, const std::function<bool()>& is_over, Timeout timeout);
+  /// The groups are renewed.
+  void have_connected();
   /// The epoch of the last connect(); 0: there was none.
   uint32_t connected_at() const { return connected_at_; }
   const HybridLinks& links() const { return links_; }
 
  private:
+  std::vector<std::string> wait_for(std::vector<std::string> keys, const std::function<bool()>& is_over,
+                                    Timeout timeout) const;
+  [[noreturn]] void fail_with(const std::exception& error) const;
   Places places_;
   c10::intrusive_ptr<c10d::Store> store_;  // null: one machine
+  c10::intrusive_ptr<InterruptibleStore> connecting_;  // as long as they connect
   HybridLinks links_{};
   uint32_t connected_at_ = 0;
 };

@@ -40,6 +40,7 @@ using uplink::SumPlan;
 
 /// How often a wait looks whether the group has failed elsewhere.
 constexpr auto kSlice = std::chrono::milliseconds(50);
+constexpr Timeout kLongestReconnect = std::chrono::minutes(2);
 
 /// Machines by the order of their first ranks among `members`, numbered from 0.
 std::vector<int> number_machines(const std::vector<int>& machine_of, const std::vector<int>& members) {
@@ -539,11 +540,14 @@ std::shared_ptr<ProcessGroup::Impl> make_hybrid_subgroup(ProcessGroup::Impl& wor
 }
 
 HybridLinks connect_machines(HybridLinks links, const StorePtr& store, const std::string& part,
-                             Timeout timeout) {
+                             Timeout timeout, std::function<void()> check) {
   const SumPlan plan(links.machine_of);
   links.store = part_of(store, part);
-  uplink::ControlPlace place{
-      .rank = links.rank, .machine_of = links.machine_of, .host = links.engine.host, .secret = take_secret()};
+  uplink::ControlPlace place{.rank = links.rank,
+                             .machine_of = links.machine_of,
+                             .host = links.engine.host,
+                             .secret = take_secret(),
+                             .check = std::move(check)};
   const auto exchange = [&](const std::string* address) {
     return uplink::exchange(*links.store, "control", plan.machine_of(links.rank), plan.machines(), address,
                             timeout);
@@ -577,10 +581,13 @@ std::shared_ptr<ProcessGroup::Impl> remake_hybrid(HybridParts parts, const Hybri
   };
   const auto own = std::find(parts.members.begin(), parts.members.end(), links.rank);
   const StorePtr store = c10::make_intrusive<c10d::PrefixStore>("group " + parts.name, links.store);
+  // All are there: who takes longer has died, and engines do not notice that while they connect.
+  const Timeout longest = std::min(timeout, kLongestReconnect);
   auto flat = wrap_c10d(factory, part_of(store, "flat"), static_cast<int>(own - parts.members.begin()),
-                        static_cast<int>(parts.members.size()), timeout);
+                        static_cast<int>(parts.members.size()), longest);
+  flat->set_timeout(timeout);
   const auto make = [&](const SumPlan& plan, int rank, const HybridControl& control) {
-    return make_wire(plan, rank, store, links.engine, control, 0, timeout);
+    return make_wire(plan, rank, store, links.engine, control, 0, longest);
   };
   return join_parts(std::move(parts), std::move(flat), links, store, timeout, make);
 }

@@ -30,9 +30,11 @@ struct HybridLinks {
   HybridControl control{};                  ///< without a name
 };
 
-/// Connects all ranks of the job anew. `part`: names these connections. Blocks until all are there. Throws CommError.
+/// Connects all ranks of the job anew. `part`: names these connections. Blocks until all are there; calls `check` now and then,
+/// which may throw to end that. Throws CommError.
 HybridLinks connect_machines(HybridLinks links, const c10::intrusive_ptr<c10d::Store>& store,
-                             const std::string& part, std::chrono::milliseconds timeout);
+                             const std::string& part, std::chrono::milliseconds timeout,
+                             std::function<void()> check = {});
 
 /// A group as it was before the ranks were connected anew.
 struct HybridParts {
@@ -40,7 +42,7 @@ struct HybridParts {
   std::vector<int> members{};                   ///< ranks of the job, by group rank
   std::shared_ptr<ProcessGroup::Impl> local{};  ///< those of this machine
 };
-/// That group over `links`. Blocks until its machines have connected. Throws CommError.
+/// That group over `links`. Blocks until its machines have connected, for two minutes at most. Throws CommError.
 std::shared_ptr<ProcessGroup::Impl> remake_hybrid(HybridParts parts, const HybridLinks& links,
                                                   std::chrono::milliseconds timeout);
 

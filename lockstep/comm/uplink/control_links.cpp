@@ -135,7 +135,9 @@ ControlLinks::ControlLinks(ControlPlace place, const ExchangeByMachine& exchange
       if (Clock::now() >= end) throw CommError("no answer");
       turn(kBeat);
       if (!first_loss_.empty()) throw CommError(first_loss_);
+      if (place_.check) place_.check();
     }
+    place_.check = nullptr;
   } catch (const Error& error) {
     for (const Peer& peer : peers_) Descriptors::of_process().remove(peer.wire->fd());
     Descriptors::of_process().remove(own_.fd.get());

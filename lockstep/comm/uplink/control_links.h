@@ -28,6 +28,7 @@ struct ControlPlace {
   std::vector<int> machine_of{};  ///< by rank
   std::string host{};             ///< the address of this machine that the others reach
   std::string secret{};           ///< of the job; may be empty
+  std::function<void()> check{};  ///< called now and then while they connect: what it throws ends that
 };
 
 /// Tells all ranks what the first rank of each machine says (`own`: what this one says; null: it is none). Returns what they
