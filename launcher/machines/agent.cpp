@@ -386,8 +386,8 @@ void Agent::report_resume() {
 /// The ranks here have ended: a new process elsewhere would wait for them.
 void Agent::refuse_replacements() {
   for (const message::Replace& change : std::exchange(news_.replaced, {})) {
-    report_failure(
-        fmt::format("{} and is not replaced: the ranks on {} have ended", change.what, host_), change.code);
+    report_failure(fmt::format("{} and is not replaced: the ranks on {} have ended", change.what, host_),
+                   change.code);
   }
 }
 

@@ -91,7 +91,7 @@ struct Progress {
 /// Kept to this one.
 struct Died {
   static constexpr std::string_view kType = "died";
-  int rank = 0;  ///< of the job
+  int rank = 0;        ///< of the job
   std::string what{};  ///< "rank 3 on first was killed by SIGKILL"
   int code = 1;        ///< the job's, if the rank is not replaced
 };
@@ -230,12 +230,12 @@ struct Yes {
 
 namespace lockstep::launcher {
 
-using Message = std::variant<message::Join, message::Ask, message::Failed, message::Resume,
-                             message::Succeeded, message::Leaving, message::Leave, message::Quiet,
-                             message::Progress, message::Died, message::Probed, message::Pause, message::Beat,
-                             message::Status, message::Start, message::Spare, message::End, message::Over,
-                             message::Probe, message::Hang, message::Replace, message::Kept, message::Refused,
-                             message::Dropped, message::Moved, message::Yes>;
+using Message =
+    std::variant<message::Join, message::Ask, message::Failed, message::Resume, message::Succeeded,
+                 message::Leaving, message::Leave, message::Quiet, message::Progress, message::Died,
+                 message::Probed, message::Pause, message::Beat, message::Status, message::Start,
+                 message::Spare, message::End, message::Over, message::Probe, message::Hang, message::Replace,
+                 message::Kept, message::Refused, message::Dropped, message::Moved, message::Yes>;
 
 std::string to_text(const Message& message);
 /// None where `text` is no message.

@@ -36,22 +36,22 @@ struct Verdict {
 
 /// All that has been said so far.
 struct News {
-  std::optional<message::Start> place{};      ///< a round has begun
-  std::optional<std::string> end_reason{};    ///< it ends
-  bool saves = false;                         ///< ... by a planned change: the ranks are to save and stop
-  std::optional<Verdict> over{};              ///< the job does
-  std::optional<message::Hang> hang{};        ///< of all machines' ranks, not yet told of
-  std::optional<message::Probe> probe{};      ///< other machines to try
-  std::deque<message::Replace> replaced{};    ///< ranks that are, not yet acted on
-  std::deque<message::Kept> kept{};           ///< ranks of this machine that are not
-  int restarts = 0;                           ///< so far
-  std::string refusal{};                      ///< why this machine may not take part
-  std::string dropped{};                      ///< why it takes part no more
-  std::string moved{};                        ///< why another machine serves now
-  bool server_leaves = false;                 ///< ... and the one that served does not come back
-  std::string moved_to{};                     ///< that other machine, where it is known
-  std::optional<message::Spare> spare{};      ///< this machine waits until it is needed
-  std::string status{};                       ///< who is there while machines are waited for
+  std::optional<message::Start> place{};    ///< a round has begun
+  std::optional<std::string> end_reason{};  ///< it ends
+  bool saves = false;                       ///< ... by a planned change: the ranks are to save and stop
+  std::optional<Verdict> over{};            ///< the job does
+  std::optional<message::Hang> hang{};      ///< of all machines' ranks, not yet told of
+  std::optional<message::Probe> probe{};    ///< other machines to try
+  std::deque<message::Replace> replaced{};  ///< ranks that are, not yet acted on
+  std::deque<message::Kept> kept{};         ///< ranks of this machine that are not
+  int restarts = 0;                         ///< so far
+  std::string refusal{};                    ///< why this machine may not take part
+  std::string dropped{};                    ///< why it takes part no more
+  std::string moved{};                      ///< why another machine serves now
+  bool server_leaves = false;               ///< ... and the one that served does not come back
+  std::string moved_to{};                   ///< that other machine, where it is known
+  std::optional<message::Spare> spare{};    ///< this machine waits until it is needed
+  std::string status{};                     ///< who is there while machines are waited for
   std::vector<std::string> names{};  ///< of the machines by their --node-rank, where that was not typed
   bool some_end = false;             ///< ranks of the round before are still ending
 

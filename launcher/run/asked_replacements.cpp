@@ -20,8 +20,8 @@ std::optional<Event> AskedReplacements::take(int rank) {
   return death;
 }
 
-std::vector<AskedReplacements::Refused> AskedReplacements::take_refused(
-    const std::deque<message::Kept>& kept, bool are_ending, double now) {
+std::vector<AskedReplacements::Refused> AskedReplacements::take_refused(const std::deque<message::Kept>& kept,
+                                                                        bool are_ending, double now) {
   std::vector<Refused> refused;
   for (const Asked& each : std::exchange(asked_, {})) {
     const auto answer = std::find_if(kept.begin(), kept.end(),

@@ -54,8 +54,8 @@ int most_replacements(const Job& job) {
 /// `was_told`: another one has been refused before; becomes true.
 void tell_refusal(Output& output, const WorkerResult& worker, const std::string& refusal, bool& was_told) {
   if (std::exchange(was_told, true)) return;
-  output.message(fmt::format("lockrun: rank {} {} and is not replaced: {}", worker.rank, how_it_ended(worker),
-                             refusal));
+  output.message(
+      fmt::format("lockrun: rank {} {} and is not replaced: {}", worker.rank, how_it_ended(worker), refusal));
 }
 
 std::string make_directories_of(const Job& job) {
@@ -283,9 +283,9 @@ class Attempt {
       return true;
     }
     asked_.add(event, worker.rank, monotonic_seconds());
-    job_.agent->ask_to_replace({worker.rank,
-                                fmt::format("rank {} on {} {}", worker.rank, host_name(), how_it_ended(worker)),
-                                exit_code(event.status)});
+    job_.agent->ask_to_replace(
+        {worker.rank, fmt::format("rank {} on {} {}", worker.rank, host_name(), how_it_ended(worker)),
+         exit_code(event.status)});
     return true;
   }
 

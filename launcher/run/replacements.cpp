@@ -45,7 +45,8 @@ bool Replacements::is_under_way(int local_rank) const {
 }
 
 bool Replacements::has_met(int local_rank) const {
-  const uint64_t met = uint64_t{segment_.epoch()} << 8U | static_cast<uint64_t>(shm::WorldChange::Stage::cleared);
+  const uint64_t met =
+      uint64_t{segment_.epoch()} << 8U | static_cast<uint64_t>(shm::WorldChange::Stage::cleared);
   return segment_.rank_record(local_rank).meeting.load(std::memory_order_acquire) >= met;
 }
 
@@ -105,9 +106,7 @@ std::string Replacements::refusal(int local_rank, const std::vector<WorkerResult
       return std::string(
                  "the program has not reached lockstep::Recovery, has none, or cannot hand its state over (a warning "
                  "says why)") +
-             (several_machines_
-                  ? "; on several machines every lockrun needs --max-replacements"
-                  : "");
+             (several_machines_ ? "; on several machines every lockrun needs --max-replacements" : "");
     }
     if (r == local_rank) {
       // The others may not have left theirs yet, and then would not wait for a new process.

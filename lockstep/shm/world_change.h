@@ -8,7 +8,7 @@
 
 namespace lockstep::shm {
 
-/// Of RankRecord::has_log: ranks were replaced, and none is left that has the job's state.
+/// RankRecord::has_log has it if ranks were replaced and none is left that has the state of the job.
 inline constexpr uint32_t kNobodyHasState = 2;
 
 /// One thread at a time. Where Segment::can_heal().

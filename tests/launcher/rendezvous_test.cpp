@@ -838,7 +838,8 @@ TEST(RendezvousTest, ARankThatDiesIsReplacedWhereAllMachinesAreTold) {
   }
   meeting.tell(1, {{"type", "died"}, {"rank", 0}});
   heard = meeting.heard();
-  for (const int peer : {1, 2}) EXPECT_EQ(heard[peer].front()["epoch"], 2) << "though the other one may not be back";
+  for (const int peer : {1, 2})
+    EXPECT_EQ(heard[peer].front()["epoch"], 2) << "though the other one may not be back";
   meeting.tell(1, {{"type", "died"}, {"rank", 1}});
   EXPECT_EQ(meeting.heard()[1].front()["reason"], "--max-replacements 2 are used up");
   meeting.tell(1, {{"type", "failed"}, {"what", "rank 1"}, {"code", 9}});

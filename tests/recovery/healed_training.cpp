@@ -130,7 +130,8 @@ template <class Condition>
 void wait_until(const Condition& is_true) {
   const double deadline = lockstep::monotonic_seconds() + 60;
   while (!is_true()) {
-    if (lockstep::monotonic_seconds() > deadline) throw std::runtime_error("what is waited for does not come");
+    if (lockstep::monotonic_seconds() > deadline)
+      throw std::runtime_error("what is waited for does not come");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -139,8 +140,7 @@ void wait_until(const Condition& is_true) {
 void part(const lockstep::World& world, const Deaths& deaths, std::unique_ptr<lockstep::Recovery>& recovery) {
   const auto file = [](int rank) { return fmt::format("{}/parting{}", setting("HEAL_DIR"), rank); };
   if (world.rank() == 0) {
-    for (int r = 1; r < world.size(); ++r)
-      wait_until([&] { return ::access(file(r).c_str(), F_OK) == 0; });
+    for (int r = 1; r < world.size(); ++r) wait_until([&] { return ::access(file(r).c_str(), F_OK) == 0; });
     return deaths.at("parting", 0);
   }
   if (setting("HEAL_PARTS") == "leaves") recovery.reset();
@@ -361,7 +361,8 @@ int run(int argc, char** argv) {
     }
     if (tells_times) ends.push_back(lockstep::monotonic_seconds());
     if (setting("HEAL_TELLS") == "threads" && steps_done() % 4 == 0)
-      std::printf("rank %d after step %d: %d threads\n", world.rank(), static_cast<int>(steps_done()), count_threads());
+      std::printf("rank %d after step %d: %d threads\n", world.rank(), static_cast<int>(steps_done()),
+                  count_threads());
   }
   for (const double end : ends) std::printf("rank %d ended a step at %.6f\n", world.rank(), end);
   std::fflush(stdout);

@@ -87,8 +87,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   try {
     options->devices.push_back(find_device(host));
-    c10::intrusive_ptr<c10d::Backend> fresh =
-        c10::make_intrusive<RenewableGloo>(store, rank, size, options);
+    c10::intrusive_ptr<c10d::Backend> fresh = c10::make_intrusive<RenewableGloo>(store, rank, size, options);
     // Otherwise each failed step, and each rank that was replaced, would leave threads behind.
     if (auto kept = take_kept(rank, size)) {
       if (dynamic_cast<RenewableGloo&>(*kept).take_over(*fresh)) {

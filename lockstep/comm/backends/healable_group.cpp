@@ -326,10 +326,9 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
           "Recovery: make it before, and in every run");
     }
     renew_on_machine();
-    group_ = remake_hybrid({.name = fmt::format("{:x}", place_.id),
-                            .members = place_.members,
-                            .local = part_on_machine(group_)},
-                           machines.links(), group_->timeout());
+    group_ = remake_hybrid(
+        {.name = fmt::format("{:x}", place_.id), .members = place_.members, .local = part_on_machine(group_)},
+        machines.links(), group_->timeout());
     connected_at_ = machines.connected_at();
   }
 
@@ -356,8 +355,8 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
 
   std::shared_ptr<HealableJob> job_;
   Place place_;
-  bool is_late_;           // made when the set-up was over
-  uint32_t connected_at_;  // as of HealableMachines
+  bool is_late_;             // made when the set-up was over
+  uint32_t connected_at_;    // as of HealableMachines
   bool is_cleared_ = false;  // and its part on this machine not renewed since
 };
 

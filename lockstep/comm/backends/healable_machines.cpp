@@ -133,9 +133,9 @@ std::vector<std::string> HealableMachines::tell_all(uint32_t epoch, const std::s
   if (is_over()) return {};
   if (missing.empty()) return told;
   for (std::string& each : missing) each.erase(0, each.rfind('/') + 1);
-  throw TimeoutError(
-      fmt::format("rank {}: a rank was replaced, and rank {} did not come to hand over the job's state within {} ms",
-                  places_.rank, fmt::join(missing, ", "), timeout.count()));
+  throw TimeoutError(fmt::format(
+      "rank {}: a rank was replaced, and rank {} did not come to hand over the job's state within {} ms",
+      places_.rank, fmt::join(missing, ", "), timeout.count()));
 }
 
 void HealableMachines::connect(uint32_t epoch, const std::function<bool()>& is_over, Timeout timeout) {
@@ -146,9 +146,9 @@ void HealableMachines::connect(uint32_t epoch, const std::function<bool()>& is_o
     }
   };
   connecting_ = c10::make_intrusive<InterruptibleStore>("lockstep/healing", store_, check);
-  links_ = connect_machines(
-      {.rank = places_.rank, .machine_of = places_.machine_of, .engine = places_.engine}, connecting_,
-      fmt::format("healed/{}", epoch), timeout, check);
+  links_ =
+      connect_machines({.rank = places_.rank, .machine_of = places_.machine_of, .engine = places_.engine},
+                       connecting_, fmt::format("healed/{}", epoch), timeout, check);
   connected_at_ = epoch;
 }
 

@@ -75,7 +75,7 @@ class HealableMachines {
                                     Timeout timeout) const;
   [[noreturn]] void fail_with(const std::exception& error) const;
   Places places_;
-  c10::intrusive_ptr<c10d::Store> store_;  // null: one machine
+  c10::intrusive_ptr<c10d::Store> store_;              // null: one machine
   c10::intrusive_ptr<InterruptibleStore> connecting_;  // as long as they connect
   HybridLinks links_{};
   uint32_t connected_at_ = 0;
