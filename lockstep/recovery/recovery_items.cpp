@@ -40,8 +40,6 @@ StateDict copy_state(StateDict state) {
   return state;
 }
 
-uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15ULL + (hash >> 29U); }
-
 uint64_t hash_of(const ReplicaItems& items) {
   uint64_t hash = 0;
   for (const ReplicaItem& item : items.all()) {

@@ -15,8 +15,6 @@
 namespace lockstep::detail {
 namespace {
 
-uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15ULL + (hash >> 29U); }
-
 /// Can its elements be looked at where they lie?
 bool is_plain(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.is_cpu() && tensor.numel() > 0 &&

@@ -13,6 +13,11 @@
 
 namespace lockstep::detail {
 
+/// A hash of what `hash` is of and of `value`.
+inline uint64_t mix(uint64_t hash, uint64_t value) {
+  return (hash ^ value) * 0x9E3779B97F4A7C15ULL + (hash >> 29U);
+}
+
 /// Looks at a few elements of each weight and at what optimizers count. So what it says is as good as certain. One thread at a time.
 class WeightProbe {
  public:
