@@ -22,7 +22,7 @@ namespace {
 constexpr double kFirstLine = 2.5;  ///< seconds of trouble before it is told
 constexpr double kNextLine = 30;
 constexpr size_t kLongestCommand = 200;  ///< characters that others show
-constexpr double kLookUpTimeout = 2;
+constexpr double kLookUpOwnAddressTimeout = 2;
 /// A rendezvous that is overloaded, swapped out or stopped for a while answers late.
 constexpr double kGreetingTimeout = 10;
 constexpr double kPassingOn =
@@ -128,7 +128,7 @@ bool Agent::connect(Signals& signals) {
     }
   }
   if (!options_.nodes.local_addr.empty()) {
-    address_ = job::resolve(options_.nodes.local_addr, 0, kLookUpTimeout).front();
+    address_ = job::resolve(options_.nodes.local_addr, 0, kLookUpOwnAddressTimeout).front();
     if (!job::is_local(address_)) {
       throw Error(
           fmt::format("--local-addr {}: this machine has no such address", options_.nodes.local_addr));

@@ -19,7 +19,7 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr double kLookUpTimeout = 2;
+constexpr double kLookUpListenAddressTimeout = 2;
 
 ServerSettings make_settings(const Options& options, const std::string& secret,
                              const std::vector<std::string>& homes, const std::vector<std::string>& hosts) {
@@ -114,7 +114,7 @@ RendezvousListener listen_if_due(const NodeOptions& nodes, const std::vector<job
   const bool is_for_itself =
       !local.empty() && job::is_loopback(local.front().host()) && !is_address(nodes.host);
   if ((local.empty() || is_for_itself) && !nodes.local_addr.empty()) {
-    local = {job::resolve(nodes.local_addr, nodes.port, kLookUpTimeout).front()};
+    local = {job::resolve(nodes.local_addr, nodes.port, kLookUpListenAddressTimeout).front()};
   } else if (local.empty()) {
     throw Error(
         fmt::format("{} ({}) is not an address of this machine, which is to serve the rendezvous there; "

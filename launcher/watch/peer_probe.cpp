@@ -23,7 +23,7 @@ namespace {
 constexpr double kPatience = 3;
 
 /// A connection under way; none where the answer is known already.
-struct Attempt {
+struct ConnectAttempt {
   int group_rank = 0;
   UniqueFd fd;
 };
@@ -45,7 +45,7 @@ bool answers_at_once(const ProbeTarget& target, UniqueFd& fd) {
 }
 
 std::string find_unreached(const std::vector<ProbeTarget>& targets) {
-  std::vector<Attempt> attempts;
+  std::vector<ConnectAttempt> attempts;
   std::string unreached;
   const auto note = [&](int group_rank) { unreached += fmt::format("{} ", group_rank); };
   for (const ProbeTarget& target : targets) {
@@ -60,7 +60,7 @@ std::string find_unreached(const std::vector<ProbeTarget>& targets) {
   const double deadline = monotonic_seconds() + kPatience;
   while (!attempts.empty() && monotonic_seconds() < deadline) {
     std::vector<pollfd> polls;
-    for (const Attempt& attempt : attempts) polls.push_back({attempt.fd.get(), POLLOUT, 0});
+    for (const ConnectAttempt& attempt : attempts) polls.push_back({attempt.fd.get(), POLLOUT, 0});
     ::poll(polls.data(), polls.size(), 100);
     for (size_t i = polls.size(); i-- > 0;) {
       if (polls[i].revents == 0) continue;
@@ -71,7 +71,7 @@ std::string find_unreached(const std::vector<ProbeTarget>& targets) {
       attempts.erase(attempts.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
-  for (const Attempt& attempt : attempts) note(attempt.group_rank);
+  for (const ConnectAttempt& attempt : attempts) note(attempt.group_rank);
   return unreached;
 }
 
