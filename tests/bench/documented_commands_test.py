@@ -165,7 +165,7 @@ COMMANDS = {
     "scripts/build release lockrun bert_recovery lockstep_python": PREPARES,
     ".venv/bin/python bench/recovery/run --kills 20 --table docs/results/recovery.json":
         Run("{python} bench/recovery/run --kills 1 --table {out}/recovery.json --only 'max-replacements, Python'", same_flags=False),
-    ".venv/bin/python bench/launch/membership --rounds 1": Run("{python} bench/launch/membership --rounds 1 --only 5 --launchers lockrun"),
+    ".venv/bin/python bench/launch/membership --rounds 3": Run("{python} bench/launch/membership --rounds 1 --only 5 --launchers lockrun"),
     "scripts/build release vision_batches": PREPARES,
     "python3 zoo/datasets/icons32.py --output-dir .data/icons32": Elsewhere("tests/zoo_datasets/icons32_test.py", "icons32"),
     ".venv/bin/python bench/vision/run --rounds 5": Run("{python} bench/vision/run --rounds 1 --batch-size 4 --data-dir {pictures}"),
