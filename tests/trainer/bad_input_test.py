@@ -105,7 +105,7 @@ class BadInputTest(unittest.TestCase):
         self.check("unknown flag --no-such-flag; see bert_classify --help", no_such_flag=True)
         self.check("--fp16 is not supported: there is no gradient scaler; use bf16", fp16=True)
         self.check("--save-on-each-node is not supported: all ranks write into one directory", save_on_each_node=True)
-        self.check("--save-steps is 1.5; it must be above 0, and whole where it is above 1", save_steps=1.5)
+        self.check("--save-steps is 1.5; it must be above 0, and a whole number if it is above 1", save_steps=1.5)
         self.check("--load-best-model-at-end needs evaluations during training; set --eval-strategy", load_best_model_at_end=True)
         self.check("unknown flag --lr; did you mean --learning-rate\\?", lr=0.1)
         self.check("--ddp-broadcast-buffers is perhaps; it must be true or false", ddp_broadcast_buffers="perhaps")

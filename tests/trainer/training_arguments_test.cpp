@@ -74,9 +74,9 @@ TEST(TrainingArguments, BadValuesAreNamed) {
   EXPECT_EQ(message([](auto& a) { a.max_time = "1:30"; }),
             "max_time is 1:30; it must be a whole number of seconds or DD:HH:MM:SS, above 0");
   EXPECT_EQ(message([](auto& a) { a.logging_steps = 2.5; }),
-            "logging_steps is 2.5; it must be 0 or more, and whole where it is above 1");
+            "logging_steps is 2.5; it must be 0 or more, and a whole number if it is above 1");
   EXPECT_EQ(message([](auto& a) { a.limit_train_batches = 0; }),
-            "limit_train_batches is 0; it must be above 0, and whole where it is above 1");
+            "limit_train_batches is 0; it must be above 0, and a whole number if it is above 1");
 }
 
 TEST(TrainingArguments, ArgumentsOfTheOptimizer) {
