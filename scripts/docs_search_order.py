@@ -2,7 +2,7 @@
 
 BOOST = {
     "getting_started.md": 3, "tutorials/": 2, "howto/": 2, "ddp.md": 2, "lockrun.md": 2,
-    "api/": 0.7, "reference/flags.md": 0.5, "performance": 0.5, "architecture": 0.3, "development": 0.3, "project/": 0.3,
+    "api/": 0.4, "reference/flags.md": 0.5, "performance": 0.5, "architecture": 0.3, "development": 0.3, "project/": 0.3,
 }
 
 
