@@ -198,6 +198,24 @@ class ClassRuleTest(unittest.TestCase):
         self.assertEqual(["T (lockstep/c.cpp): 32 methods (32 of its own), 1 sources in lockstep/c.cpp",
                           "S (lockstep/b.cpp): 31 methods (31 of its own), 1 sources in lockstep/b.cpp"], lines)
 
+    def test_targets_of_one_precompiled_header_are_read_together(self):
+        flags = "-std=c++20 -Winvalid-pch -include ../elsewhere/cmake_pch.hxx"
+        files = {"elsewhere/cmake_pch.hxx": "#pragma once\nstruct Library { int x; };\n",
+                 "lockstep/late.h": f"#pragma once\nnamespace n {{ struct Own {{ int x; }}; struct Late {{ void take(Own);\n{methods(30)}}}; }}\n",
+                 # Its own name would hide the header's, if that came later.
+                 "lockstep/a.cpp": "namespace n { namespace { struct Own { int x; }; } }\nint main() {}\n",
+                 "zoo/b.cpp": "#include \"lockstep/late.h\"\nnamespace { struct Options { Library library; }; int run = 1; }\nint main() {}\n",
+                 "tools/c.cpp": f"namespace {{ struct Options {{\n{methods(31)}}}; int run() {{ return 1; }} }}\nint main() {{}}\n",
+                 "bench/d.cpp": f"namespace {{ struct Options {{\n{methods(32)}}}; }}\nint main() {{}}\n"}
+        lines = self.refused(files, flags=flags)
+        self.assertEqual(["Options (bench/d.cpp): 32 methods (32 of its own), 1 sources in bench/d.cpp",
+                          "Options (tools/c.cpp): 31 methods (31 of its own), 1 sources in tools/c.cpp",
+                          "n::Late (lockstep/late.h): 31 methods (31 of its own), 0 sources"], lines)
+        for name, text in (("zoo/b.cpp", "struct A { Missing x; };\n"), ("lockstep/late.h", "Missing x;\n")):
+            run = Repository(self, {**files, name: text, "zoo/e.cpp": '#include "lockstep/late.h"\n'}, flags=flags).run()
+            self.assertEqual(1, run.returncode, run.stdout)
+            self.assertRegex(run.stderr, r"zoo/[be]\.cpp does not compile")
+
     def test_a_source_that_no_target_compiles_is_named(self):
         repository = Repository(self, {"lockstep/a.cpp": "int a;\n"})
         repository.write("lockstep/deep/b.cpp", "int b;\n")
