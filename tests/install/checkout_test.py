@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import re
+import shlex
 import subprocess
 import tempfile
 import unittest
@@ -27,6 +29,22 @@ class StrangersProjectTest(unittest.TestCase):
                     self.assertNotIn(f"\n{name}: phony", targets)
         run(CMAKE, "--build", build, "--target", "stranger")
         self.assertEqual(run(build / "stranger"), "Lockstep says: a file is missing\n")
+
+    def test_the_library_is_optimised_where_the_project_says_nothing(self):
+        with tempfile.TemporaryDirectory() as build:
+            for build_type, ours, theirs in (("", "-O2", set()), ("Debug", "-g", {"-g"})):
+                with self.subTest(build_type):
+                    run(CMAKE, "-G", "Ninja", "-S", HERE / "stranger", "-B", build, "-DWAY=add_subdirectory", f"-DLOCKSTEP_CHECKOUT={SOURCE}",
+                        f"-DCMAKE_BUILD_TYPE={build_type}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
+                        env={**os.environ, "VIRTUAL_ENV": str(SOURCE / ".venv")})
+                    entries = json.loads((pathlib.Path(build) / "compile_commands.json").read_text())
+                    flags = {words[words.index("-o") + 1]: {word for word in words if re.match("-O|-g$", word)}
+                             for words in (shlex.split(entry["command"]) for entry in entries)}
+                    stranger = {name: found for name, found in flags.items() if name.startswith("CMakeFiles/")}
+                    self.assertEqual(set(map(frozenset, stranger.values())), {frozenset(theirs)})
+                    library = {name: found for name, found in flags.items() if name not in stranger}
+                    self.assertGreater(len(library), 10)
+                    self.assertEqual({name: found for name, found in library.items() if ours not in found}, {})
 
     def test_an_unknown_component_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
