@@ -14,7 +14,11 @@ CODE = re.compile(r"<code>([^<]*)</code>")
 INLINE = re.compile(r"(?<!<span></span>)<code>([^<\n]*-[^<\n]*)</code>")
 WORD = re.compile(r"[^\s<>]{%d,}" % (LONGEST_WORD + 1))
 FLAG = re.compile(r"(?<!\S)--?\w[^\s<>]{,%d}(?!\S)" % (LONGEST_IN_ONE_LINE - 2))
-WHOLE = r'<span class="word">\g<0></span>'
+
+
+def whole(flag):
+    """A flag does not break; on a phone it may, but not behind its first dashes."""
+    return re.sub(r"^--?[^\W_]+", r'<span class="word"><span class="start">\g<0></span>', flag[0]) + "</span>"
 
 
 def divided(code):
@@ -22,19 +26,19 @@ def divided(code):
     if "::" in text and len(text) > LONGEST_NAME or " " in text and len(text) > LONGEST_IN_ONE_LINE:
         words = [re.sub(r"(?<=::)(?=.)|(?<=&lt;)", "</span><wbr><span>", word) if "::" in word else word for word in text.split(" ")]
         return '<code class="words">' + " ".join(f"<span>{word}</span>" for word in words) + "</code>"
-    return f"<code>{re.sub(r'(?<=_)(?=[^_])', '<wbr>', FLAG.sub(WHOLE, text))}</code>"
+    return f"<code>{re.sub(r'(?<=_)(?=[^_])', '<wbr>', FLAG.sub(whole, text))}</code>"
 
 
 def fitted(cell):
     parts = re.split(r"(<code.*?</code>|<[^>]*>)", cell[0], flags=re.S)
     parts = [part if part.startswith("<") else re.sub(r"(?<=\w)_(?=\w)", '_<wbr class="narrow">', part) for part in parts]
     parts = [piece for part in parts for piece in (re.split(r"(<wbr[^>]*>)", part) if not part.startswith("<") else [part])]
-    parts = [part if part.startswith("<") else FLAG.sub(WHOLE, WORD.sub(lambda word: re.sub(r",(?=\w)", ",<wbr>", word[0]), part)) for part in parts]
+    parts = [part if part.startswith("<") else FLAG.sub(whole, WORD.sub(lambda word: re.sub(r",(?=\w)", ",<wbr>", word[0]), part)) for part in parts]
     return CODE.sub(divided, "".join(parts))
 
 
 def unbroken(code):
-    return "<code>" + FLAG.sub(WHOLE, code[1]) + "</code>"
+    return "<code>" + FLAG.sub(whole, code[1]) + "</code>"
 
 
 def on_page_content(html, page, **_):
