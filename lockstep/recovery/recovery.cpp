@@ -116,6 +116,16 @@ bool looks_like_death(const std::exception_ptr& failure, bool any_interruption =
   return false;
 }
 
+bool is_loss(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const PeerLostError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 bool is_power_of_two(int64_t number) { return number > 0 && (number & (number - 1)) == 0; }
 
 }  // namespace
@@ -140,6 +150,7 @@ class Recovery::State {
   void publish() const;
   void become_healable();
   void begin_together();
+  void learn_to_outlive();
   void compare();
   void give_up_healing(const std::string& why);
   /// Weights are written, and nothing keeps those of before.
@@ -220,11 +231,27 @@ Recovery::State::State(const ProcessGroup& group, std::vector<detail::RecoveryIt
 void Recovery::State::begin_together() {
   items_.keep();
   try {
-    control_->barrier();
+    if (job_->machines().are_several()) {
+      learn_to_outlive();
+    } else {
+      control_->barrier();
+    }
   } catch (...) {
     if (!has_world_changed(std::current_exception(), /*any_interruption=*/true)) throw;
     heal({});
   }
+}
+
+/// All find out whether the ranks of a lost machine can be made again on another one.
+void Recovery::State::learn_to_outlive() {
+  const auto all_agree = [&](uint32_t own) {
+    uint32_t agreed = shm::kOutlivesMachine;
+    for (const auto& told : control_->exchange(own)) agreed = std::max(agreed, told.get<uint32_t>());
+    return agreed;
+  };
+  uint32_t agreed = all_agree(items_.has_own() ? shm::kHasOwnState : shm::kOutlivesMachine);
+  if (agreed == shm::kOutlivesMachine) agreed = all_agree(job_->outlive_machine(group_.timeout()));
+  job_->record().outlives_machine.store(agreed, std::memory_order_release);
 }
 
 void Recovery::State::become_healable() {
@@ -306,7 +333,8 @@ void Recovery::State::repeat(const std::function<bool()>& body) {
 /// `because`: what the step has failed with. `any_interruption`: nothing but a death interrupts what was called.
 bool Recovery::State::has_world_changed(const std::exception_ptr& because, bool any_interruption) const {
   if (!job_) return false;
-  return job_->has_changed_since(job_->node().peers().epoch(), looks_like_death(because, any_interruption));
+  return job_->has_changed_since(job_->node().peers().epoch(), looks_like_death(because, any_interruption),
+                                 is_loss(because));
 }
 
 /// Makes the start of a step what it is on every rank, however often it was begun.
@@ -372,7 +400,8 @@ void Recovery::State::heal(HealReport own) {
       throw;
     } catch (const PeerLostError&) {
       // Over machines, a rank that dies is lost before it is replaced.
-      if (!job_->machines().are_several() || !job_->has_changed_since(epoch, /*looks_like_death=*/true))
+      if (!job_->machines().are_several() ||
+          !job_->has_changed_since(epoch, /*looks_like_death=*/true, /*is_lost=*/true))
         throw;
     } catch (const std::exception&) {
       // A rank died while the others were here: they meet again.
@@ -399,6 +428,7 @@ bool Recovery::State::meet(uint32_t epoch, HealReport::Holds holds) {
   }
   for (const auto& group : groups) group.impl->interrupt("a rank has died and is being replaced");
   if (!job_->meet(epoch, Stage::stopped, timeout)) return false;
+  job_->help_new_machine();
   if (!job_->meet(epoch, Stage::arrived, timeout)) return false;
   job_->end_replay();
   has_renewed_ = false;
@@ -481,9 +511,9 @@ void Recovery::State::take_over(HealReport& own) {
   items_.keep();
   check_alike(items_.hashes(), std::vector<bool>(reports.size(), true), decision.donor,
               "is another one after it was handed over: what it gives as its state is not all of it");
+  publish();
   job_->record().is_healable.store(shm::kIsHealable, std::memory_order_release);
   items_.tell_healed();
-  publish();
 }
 
 /// So that buckets stay as they are.

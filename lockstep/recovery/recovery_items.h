@@ -68,6 +68,8 @@ class RecoveryItems {
   /// From here on what this rank alone has outlives it, in `log`: its part of divided optimizers, running statistics of its own
   /// batches. In a new process it is that of the one before.
   void keep_own(shm::SetupLog& log, bool is_new);
+  /// After keep_own(): has this rank something that no other one has?
+  bool has_own() const { return !shards_.empty() || !own_items_.empty() || own_; }
   /// This rank has done its part of a step: what it alone has is kept, for the case that the others go on.
   void end_step();
   /// The step was skipped: what an averaging backward has changed of what each rank alone has is what it was before.

@@ -24,6 +24,14 @@ int claim_area(const Segment& segment, int members) {
       "all {} process groups of this node are in use: destroy those that are no longer needed", kMaxGroups));
 }
 
+void adopt_area(const Segment& segment, int area, int members) {
+  if (area == kWorldArea) return;
+  AreaRecord& record = segment.area_record(area);
+  // All store the same.
+  record.used.store(1, std::memory_order_relaxed);
+  record.members_left.store(static_cast<uint32_t>(members), std::memory_order_relaxed);
+}
+
 void leave_area(const Segment& segment, int area) {
   if (area == kWorldArea) return;
   AreaRecord& record = segment.area_record(area);

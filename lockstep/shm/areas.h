@@ -14,6 +14,10 @@ inline constexpr int kWorldArea = 0;
 /// Thread- and process-safe. Throws Error when kMaxGroups groups exist.
 int claim_area(const Segment& segment, int members);
 
+/// Area `area`, all zeros, belongs to a group of `members` ranks, as it did on a machine whose place this one takes. Each of them
+/// calls it before one of them leaves.
+void adopt_area(const Segment& segment, int area, int members);
+
 /// One member has left for good. The last one gives the area's memory back and frees it for another group.
 void leave_area(const Segment& segment, int area);
 

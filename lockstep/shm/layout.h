@@ -29,7 +29,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 12;
+inline constexpr uint32_t kLayoutVersion = 13;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 512;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -68,6 +68,10 @@ enum class RankState : uint32_t {
 
 /// Values of RankRecord::is_healable; 0 before.
 inline constexpr uint32_t kIsHealable = 1, kWasHealable = 2;
+/// Values of RankRecord::outlives_machine; 0: it is not known yet. The same on all ranks of the job.
+inline constexpr uint32_t kOutlivesMachine = 1;  ///< another machine may take the place of one that is lost
+inline constexpr uint32_t kHasOwnState = 2;      ///< no: ranks have state that is lost with them
+inline constexpr uint32_t kHasOwnSetUp = 3;      ///< no: what some got before the first step is nowhere else
 
 struct alignas(kLine) RankRecord {
   std::atomic<uint32_t> state;
@@ -86,6 +90,7 @@ struct alignas(kLine) RankRecord {
   /// kIsHealable: its process has the job's state and heals when another rank is replaced; kWasHealable: it did, and has
   /// left its Recovery.
   std::atomic<uint32_t> is_healable;
+  std::atomic<uint32_t> outlives_machine;
   std::atomic<uint64_t> committed_step;  ///< release: steps that it has ended
   std::atomic<uint64_t> meeting;         ///< release: epoch << 8 | stage, see WorldChange
   std::atomic<uint64_t> note;            ///< a number of the rank's own for the process that takes its place

@@ -109,6 +109,14 @@ std::vector<const SetupLog::Entry*> SetupLog::list(uint64_t what) {
   return found;
 }
 
+std::vector<const SetupLog::Entry*> SetupLog::all() {
+  const base::LockGuard lock(mutex_);
+  index_all();
+  std::vector<const Entry*> found;
+  for (const auto& [key, entry] : entries_) found.push_back(entry);
+  return found;
+}
+
 std::span<const std::byte> SetupLog::bytes_of(const Entry& entry) {
   return {reinterpret_cast<const std::byte*>(&entry) + kEntryBytes, entry.bytes};
 }

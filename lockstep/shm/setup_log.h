@@ -52,6 +52,7 @@ class SetupLog {
   const Entry* find(const Key& key);
   /// Those with that `what`.
   std::vector<const Entry*> list(uint64_t what);
+  std::vector<const Entry*> all();
   /// Those of an entry of this log that it holds itself.
   static std::span<const std::byte> bytes_of(const Entry& entry);
 

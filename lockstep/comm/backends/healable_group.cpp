@@ -15,10 +15,12 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/backends/forwarding_group.h"
 #include "lockstep/comm/backends/hybrid.h"
 #include "lockstep/comm/backends/shared_memory.h"
+#include "lockstep/shm/areas.h"
 
 namespace lockstep::backends {
 namespace {
@@ -184,6 +186,10 @@ class ReplayedGroup final : public ProcessGroup::Impl, public std::enable_shared
   /// What the others of this machine have, for this process.
   std::shared_ptr<Impl> attached() const {
     const int own = place_in(place_.here, job_->node().rank());
+    const shm::Segment& segment = job_->node().segment();
+    // On a machine that takes the place of a lost one nobody has claimed it.
+    if (segment.area_record(place_.area).used.load(std::memory_order_acquire) == 0)
+      shm::adopt_area(segment, place_.area, static_cast<int>(place_.here.size()));
     return make_shared_memory(job_->shared_node(), place_.area, place_.here, own, timeout_);
   }
   const Place& place() const { return place_; }
@@ -394,6 +400,36 @@ std::vector<std::string> HealableJob::tell_all(uint32_t epoch, const std::string
       epoch, text, [&] { return change_.epoch() != epoch; }, timeout);
 }
 
+std::vector<shm::SetupLog*> HealableJob::logs_here() {
+  std::vector<shm::SetupLog*> logs;
+  for (int r = 0; r < node_->segment().ranks(); ++r) logs.push_back(&log_of(r));
+  return logs;
+}
+
+uint32_t HealableJob::outlive_machine(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  try {
+    const MachineNotes notes = machines_.notes();
+    if (machines_.rank() == 0) notes.offer(logs_here());
+    if (machines_.is_on_first()) return shm::kOutlivesMachine;
+    while (!notes.is_offered()) {
+      if (change_.has_happened() || std::chrono::steady_clock::now() >= deadline) return shm::kHasOwnSetUp;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const bool has_common = !log_.list(hash_of(kCommonMemory)).empty();
+    return !has_common && notes.tell(log_) ? shm::kOutlivesMachine : shm::kHasOwnSetUp;
+  } catch (const std::exception& error) {
+    log::debug(
+        fmt::format("what this rank got in its set-up does not outlive its machine: {}", error.what()));
+    return shm::kHasOwnSetUp;
+  }
+}
+
+void HealableJob::help_new_machine() {
+  if (machines_.are_several() && machines_.rank() == 0)
+    machines_.notes().give(logs_here(), machines_.ranks());
+}
+
 void HealableJob::connect(uint32_t epoch, std::chrono::milliseconds timeout) {
   // Engines that are kept for ever have the store.
   const auto is_over = [weak = std::weak_ptr<shm::Node>(node_), epoch] {
@@ -410,9 +446,12 @@ void HealableJob::renew_on_machine() {
   }
 }
 
-bool HealableJob::has_changed_since(uint32_t epoch, bool looks_like_death) const {
-  constexpr std::chrono::seconds kLongestNews{5};
-  const auto deadline = std::chrono::steady_clock::now() + kLongestNews;
+bool HealableJob::has_changed_since(uint32_t epoch, bool looks_like_death, bool is_lost) const {
+  constexpr std::chrono::seconds kLongestNews{5}, kLongestNewsOfMachine{20};
+  const bool may_be_machine =
+      is_lost && record().outlives_machine.load(std::memory_order_relaxed) == shm::kOutlivesMachine;
+  const auto deadline =
+      std::chrono::steady_clock::now() + (may_be_machine ? kLongestNewsOfMachine : kLongestNews);
   while (change_.epoch() == epoch) {
     // A connection that ends is seen before the launchers have told each other why.
     const bool may_come = looks_like_death && machines_.are_several();
@@ -453,6 +492,22 @@ void HealableJob::add(const std::shared_ptr<RecordingGroup>& group) {
 
 namespace {
 
+/// On a new machine the ranks have noted what some of them hold for all.
+void wait_for_logs(const shm::Segment& segment, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (int r = 0; r < segment.ranks(); ++r) {
+    while (segment.rank_record(r).has_log.load(std::memory_order_acquire) == 0) {
+      if (std::chrono::steady_clock::now() >= deadline)
+        throw TimeoutError(
+            fmt::format(
+                "local rank {} did not come to take the place of a rank of a lost machine within {} ms", r,
+                timeout.count()),
+            {});
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
 std::vector<int> all_ranks(const HealableMachines& machines) {
   std::vector<int> ranks(static_cast<size_t>(machines.ranks()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -462,13 +517,15 @@ std::vector<int> all_ranks(const HealableMachines& machines) {
 /// The group of all ranks. `made`: what this process has of it, if it takes nobody's place.
 std::shared_ptr<ProcessGroup::Impl> make_healable(const std::shared_ptr<HealableJob>& job,
                                                   std::shared_ptr<ProcessGroup::Impl> made,
-                                                  std::chrono::milliseconds timeout) {
+                                                  std::chrono::milliseconds timeout,
+                                                  const std::function<void()>& have_stopped = {}) {
   current_job() = job;
   Place place = make_place(job->machines(), all_ranks(job->machines()));
   if (job->is_replaying()) {
     // Until then the others may write where the arena of this rank is.
     while (!job->meet(job->world_change().epoch(), shm::WorldChange::Stage::stopped, timeout)) {
     }
+    if (have_stopped) have_stopped();
     made = std::make_shared<ReplayedGroup>(job, place, timeout);
   }
   auto group = std::make_shared<RecordingGroup>(std::move(made), job, std::move(place));
@@ -496,11 +553,24 @@ std::shared_ptr<ProcessGroup::Impl> make_healable(const std::shared_ptr<shm::Nod
 
 std::shared_ptr<ProcessGroup::Impl> take_place(const std::shared_ptr<shm::Node>& node, int rank,
                                                const c10::intrusive_ptr<c10d::Store>& store,
-                                               std::chrono::milliseconds timeout) {
+                                               const std::string& host, std::chrono::milliseconds timeout) {
   shm::SetupLog log(node->segment(), node->arena(), node->rank());
-  auto places = HealableMachines::noted(rank, log);
-  return make_healable(std::make_shared<HealableJob>(node, HealableMachines(std::move(places), store)),
-                       nullptr, timeout);
+  shm::RankRecord& record = node->segment().rank_record(node->rank());
+  const bool is_new_machine = record.has_log.load(std::memory_order_acquire) == 0;
+  MachineNotes notes(store, rank);
+  if (is_new_machine) notes.take(log);
+  auto places = HealableMachines::noted(rank, log, is_new_machine ? host : "");
+  HealableMachines machines(std::move(places), store);
+  if (is_new_machine) machines.note(log);  // the newer one counts
+  const auto take_the_rest = [&] {
+    notes.take_large(log, timeout);
+    if (const std::string problem = log.problem(); !problem.empty()) throw Error(problem);
+    record.outlives_machine.store(shm::kOutlivesMachine, std::memory_order_relaxed);
+    record.has_log.store(1, std::memory_order_release);
+    wait_for_logs(node->segment(), timeout);
+  };
+  return make_healable(std::make_shared<HealableJob>(node, std::move(machines)), nullptr, timeout,
+                       is_new_machine ? std::function<void()>(take_the_rest) : nullptr);
 }
 
 }  // namespace lockstep::backends

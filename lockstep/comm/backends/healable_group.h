@@ -37,8 +37,14 @@ class HealableJob {
   /// WorldChange::meet() of all machines. Throws CommError, too.
   bool meet(uint32_t epoch, shm::WorldChange::Stage stage, std::chrono::milliseconds timeout);
   /// Has a rank been replaced since that epoch began? `looks_like_death`: something has failed as if one had died; then, over
-  /// machines, this waits a little for the news.
-  bool has_changed_since(uint32_t epoch, bool looks_like_death) const;
+  /// machines, this waits a little for the news. `is_lost`: a rank is, perhaps with its machine, whose loss is news later.
+  bool has_changed_since(uint32_t epoch, bool looks_like_death, bool is_lost = false) const;
+  /// The set-up is over, on all ranks of several machines: what this one got then is told where it outlives its machine. Blocks
+  /// until rank 0 has done its part, or a rank is replaced. Returns a value of RankRecord::outlives_machine, as far as this rank
+  /// knows.
+  uint32_t outlive_machine(std::chrono::milliseconds timeout);
+  /// All have stopped: a machine that takes the place of a lost one gets from rank 0 what the first machine has of its set-up.
+  void help_new_machine();
   /// HealableMachines::tell_all(), with an epoch of this job.
   std::vector<std::string> tell_all(uint32_t epoch, const std::string& text,
                                     std::chrono::milliseconds timeout);
@@ -72,6 +78,7 @@ class HealableJob {
   shm::SetupLog& log() { return log_; }
   /// That of another rank of the segment.
   shm::SetupLog& log_of(int rank);
+  std::vector<shm::SetupLog*> logs_here();
   void add(const std::shared_ptr<RecordingGroup>& group);
   const std::shared_ptr<shm::Node>& shared_node() const { return node_; }
 
@@ -100,9 +107,10 @@ std::shared_ptr<ProcessGroup::Impl> make_healable(const std::shared_ptr<shm::Nod
                                                   HealableMachines::Places places,
                                                   std::shared_ptr<ProcessGroup::Impl> made,
                                                   std::chrono::milliseconds timeout);
-/// The group of a process that takes the place of `rank`. Blocks until the others have stopped.
+/// The group of a process that takes the place of `rank`, where the others reach this machine at `host`. Blocks until the others
+/// have stopped.
 std::shared_ptr<ProcessGroup::Impl> take_place(const std::shared_ptr<shm::Node>& node, int rank,
                                                const c10::intrusive_ptr<c10d::Store>& store,
-                                               std::chrono::milliseconds timeout);
+                                               const std::string& host, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep::backends

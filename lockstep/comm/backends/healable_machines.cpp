@@ -31,7 +31,7 @@ void HealableMachines::note(shm::SetupLog& log) const {
   log.append({.key = kPlaces}, {&piece, 1});
 }
 
-HealableMachines::Places HealableMachines::noted(int rank, shm::SetupLog& log) {
+HealableMachines::Places HealableMachines::noted(int rank, shm::SetupLog& log, const std::string& new_host) {
   const shm::SetupLog::Entry* const entry = log.find(kPlaces);
   if (entry == nullptr) throw Error("the rank that died has not noted which rank is on which machine");
   const auto bytes = shm::SetupLog::bytes_of(*entry);
@@ -43,6 +43,10 @@ HealableMachines::Places HealableMachines::noted(int rank, shm::SetupLog& log) {
   for (int& machine : places.machine_of) fields >> machine;
   std::string kind;
   fields >> kind >> places.engine.host >> places.engine.interface;
+  if (!new_host.empty()) {
+    places.engine.host = new_host;
+    places.engine.interface = uplink::find_interface(new_host);
+  }
   if (kind != "ucx") return places;
   places.engine.kind = uplink::Engine::Kind::ucx;
   if (const std::string problem = uplink::ucx_problem(places.engine.interface); !problem.empty())

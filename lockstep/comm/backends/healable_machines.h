@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/backends/hybrid.h"
 #include "lockstep/comm/backends/interruptible_store.h"
+#include "lockstep/comm/backends/machine_notes.h"
 #include "lockstep/shm/setup_log.h"
 
 namespace c10d {
@@ -39,8 +40,9 @@ class HealableMachines {
 
   /// For the process that takes this one's place, which cannot ask the others any more.
   void note(shm::SetupLog& log) const;
-  /// Those of the process whose place this one has taken. Throws Error where it has not noted them.
-  static Places noted(int rank, shm::SetupLog& log);
+  /// Those of the process whose place this one has taken. `new_host`: the address of this machine, if it is another one; "": it is
+  /// not. Throws Error where it has not noted them.
+  static Places noted(int rank, shm::SetupLog& log, const std::string& new_host = "");
 
   bool are_several() const { return store_ != nullptr; }
   int ranks() const { return static_cast<int>(places_.machine_of.size()); }
@@ -48,6 +50,7 @@ class HealableMachines {
   const std::vector<int>& machine_of() const { return places_.machine_of; }
   /// The place of a rank among those of this machine, which is its number in the segment; -1: it is on another one.
   int place_here(int rank) const;
+  bool is_on_first() const { return machine_of().at(static_cast<size_t>(rank())) == machine_of().front(); }
   /// Are these ranks on several machines?
   bool span(const std::vector<int>& ranks) const;
 
@@ -60,6 +63,9 @@ class HealableMachines {
   /// has begun. Blocks until all have. Throws as meet() does.
   std::vector<std::string> tell_all(uint32_t epoch, const std::string& text,
                                     const std::function<bool()>& is_over, Timeout timeout) const;
+
+  /// Where the notes of this rank outlive its machine.
+  MachineNotes notes() const { return {store_, places_.rank}; }
 
   /// All ranks connect, as nobody is connected with the new process. Blocks until all are there. Until have_connected() waits in
   /// the store of links() end when `is_over` says that another epoch has begun. Throws CommError.

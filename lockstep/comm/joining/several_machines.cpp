@@ -52,7 +52,7 @@ bool replaces_another(shm::Node& node) {
 std::shared_ptr<ProcessGroup::Impl> take_place(const job::LaunchEnvironment& launch,
                                                const std::shared_ptr<shm::Node>& node, const StorePtr& store,
                                                std::chrono::milliseconds timeout) {
-  auto group = backends::take_place(node, launch.rank, store, timeout);
+  auto group = backends::take_place(node, launch.rank, store, job::own_address(launch), timeout);
   set_machines_of_job(backends::HealableJob::current()->machines().machine_of());
   expect_goodbye(store, launch.rank, launch.world_size);
   return group;

@@ -13,7 +13,6 @@
 #include "lockstep/job/address.h"
 
 namespace lockstep::uplink {
-namespace {
 
 std::string find_interface(const std::string& host) {
   try {
@@ -23,6 +22,8 @@ std::string find_interface(const std::string& host) {
     return "";
   }
 }
+
+namespace {
 
 /// Why UCX is not to be used; empty: it may be, or Gloo is chosen.
 std::string find_ucx_problem(const EngineOffer& own) {

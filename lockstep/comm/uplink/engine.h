@@ -58,6 +58,9 @@ Engine agree_on_engine(const StoreRounds& rounds, const std::vector<int>& machin
 std::vector<std::string> exchange(c10d::Store& store, const std::string& name, int machine, int machines,
                                   const std::string* own, std::chrono::milliseconds timeout);
 
+/// Which of this machine's interfaces has the address `host`; "": none.
+std::string find_interface(const std::string& host);
+
 /// A machine among those that connect.
 struct UplinkPlace {
   int machine = 0, machines = 1;
