@@ -154,6 +154,7 @@ message::Join Agent::introduction(uint16_t store_port) const {
   join.saved_nothing = last_end_.saved_nothing;
   join.refused = last_end_.refused;
   join.untouched = last_end_.untouched;
+  join.replaces = options_.max_replacements > 0;
   join.command = fmt::format("{}", fmt::join(options_.command, " ")).substr(0, kLongestCommand);
   if (took_part_) {
     join.round = last_.round;
@@ -338,7 +339,18 @@ std::optional<std::string> Agent::take_end_request() {
   if (failure_reported_) return std::nullopt;
   if (news_.over) return news_.over->reason.empty() ? "the job is over" : news_.over->reason;
   if (news_.end_reason) return news_.end_reason;
-  return trouble();
+  auto what = trouble();
+  const bool is_server = what && news_.moved.empty() && news_.dropped.empty() && loss();
+  if (is_server && options_.max_replacements > 0 && !options_.nodes.numbered)
+    *what += "; no spare machine takes the place of the one that serves the rendezvous";
+  return what;
+}
+
+std::deque<message::Replace> Agent::take_replaced() {
+  for (const message::Replace& change : news_.replaced) {
+    if (change.machine) last_.heirs = change.heirs;
+  }
+  return std::exchange(news_.replaced, {});
 }
 
 bool Agent::ends_to_resume() const {

@@ -69,7 +69,7 @@ class Agent {
   /// A rank of the job has died here: the answer is in take_replaced() or take_kept(), or it is the round's end.
   void ask_to_replace(const message::Died& died) { send(died); }
   /// The ranks, of this machine or others, that are replaced, each once. To call after take_end_request().
-  std::deque<message::Replace> take_replaced() { return std::exchange(news_.replaced, {}); }
+  std::deque<message::Replace> take_replaced();
   /// The ranks of this machine that are not, each once. To call after take_end_request().
   std::deque<message::Kept> take_kept() { return std::exchange(news_.kept, {}); }
   void report_probed(const std::vector<int>& unreached) { send(message::Probed{unreached}); }

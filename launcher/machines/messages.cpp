@@ -110,6 +110,7 @@ void describe(message::Join& join, IO& io) {
   io.flag("saved_nothing", join.saved_nothing);
   io.flag("refused", join.refused);
   io.flag("untouched", join.untouched);
+  io.flag("replaces", join.replaces);
   io.text("command", join.command, kHost);
 }
 
@@ -166,12 +167,24 @@ void describe(message::Died& died, IO& io) {
   io.number("code", died.code, 1, 255);
 }
 
+constexpr uint32_t kMostEpochs = uint32_t{1} << 30U;
+
+template <class IO>
+void describe_heirs(std::vector<message::Heir>& heirs, IO& io) {
+  io.list("heirs", heirs, [](auto& heir, auto& element) {
+    element.text("id", heir.id, kId);
+    element.text("address", heir.address, kId);
+  });
+}
+
 template <class IO>
 void describe(message::Replace& replace, IO& io) {
   io.number("rank", replace.rank, 0, kMostRanks);
-  io.number("epoch", replace.epoch, uint32_t{0}, uint32_t{1} << 30U);
+  io.number("epoch", replace.epoch, uint32_t{0}, kMostEpochs);
   io.text("what", replace.what, kWhat);
   io.number("code", replace.code, 1, 255);
+  io.flag("machine", replace.machine);
+  describe_heirs(replace.heirs, io);
 }
 
 template <class IO>
@@ -212,14 +225,6 @@ void describe(message::Status& status, IO& io) {
 }
 
 template <class IO>
-void describe_heirs(std::vector<message::Heir>& heirs, IO& io) {
-  io.list("heirs", heirs, [](auto& heir, auto& element) {
-    element.text("id", heir.id, kId);
-    element.text("address", heir.address, kId);
-  });
-}
-
-template <class IO>
 void describe(message::Start& start, IO& io) {
   io.number("round", start.round, 0, 1 << 30);
   io.number("restarts", start.restarts, 0, kMany);
@@ -232,6 +237,8 @@ void describe(message::Start& start, IO& io) {
   io.text("instance", start.instance, kId);
   describe_heirs(start.heirs, io);
   io.text("warning", start.warning, kReason);
+  io.number("epoch", start.epoch, uint32_t{0}, kMostEpochs);
+  io.text("lost", start.lost, kWhat);
 }
 
 template <class IO>

@@ -37,6 +37,7 @@ struct Join {
   bool saved_nothing = false;
   bool refused = false;    ///< its ranks ended as after a mistake in the command line
   bool untouched = false;  ///< its ranks took part in no collective
+  bool replaces = false;   ///< as a spare, it may take a lost machine's place while the others go on
   std::string command{};   ///< what it starts, for people
 };
 
@@ -141,6 +142,9 @@ struct Start {
   std::string instance{};  ///< of the rendezvous
   std::vector<Heir> heirs{};
   std::string warning{};  ///< to show
+  // For a machine that takes the place of a lost one while the others go on:
+  uint32_t epoch = 0;  ///< the one that begins; 0: all ranks are new
+  std::string lost{};  ///< which was, and how
 };
 
 /// As many machines as may take part are there: this one waits, and takes the place of one that goes.
@@ -185,7 +189,7 @@ struct Hang {
   bool is_culprit = false;  ///< this machine has the first of the late ranks; where all wait, rank 0
 };
 
-/// A rank is replaced, here or elsewhere: an epoch begins on all machines.
+/// A rank is replaced, here or elsewhere, or all ranks of a lost machine are: an epoch begins on all machines.
 struct Replace {
   static constexpr std::string_view kType = "replace";
   int rank = 0;        ///< of the job
@@ -193,6 +197,8 @@ struct Replace {
   // As in Died, for a machine whose ranks do not go on.
   std::string what{};
   int code = 1;
+  bool machine = false;       ///< a spare machine takes the place of the one whose first rank this is
+  std::vector<Heir> heirs{};  ///< as they are then
 };
 
 /// A rank of this machine that has died is not replaced.

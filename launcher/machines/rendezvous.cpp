@@ -170,6 +170,7 @@ void Rendezvous::take_in(int peer, const message::Join& join, double now) {
   if (join.saved_nothing) change_.saved_nothing();
   machines_[peer].refused = join.refused;
   machines_[peer].untouched = join.untouched;
+  machines_[peer].replaces = join.replaces;
   if (phase_ == Phase::gathering && !rules_.numbered) inherit(join, now);
   // The loss of the machine that served counts too, and the new server has not seen it.
   if (phase_ == Phase::gathering && rules_.numbered) restarts_.inherit(join.restarts, now);
@@ -243,6 +244,70 @@ void Rendezvous::died(int peer, const message::Died& died) {
   }
 }
 
+/// Why no other machine may take the place of one that is lost while the others go on; empty: one may.
+std::string Rendezvous::reason_to_keep_place(const Member& lost) const {
+  if (lost.group_rank == 0) return "it was the first one, at which the ranks meet";
+  for (const auto& [peer, machine] : machines_) {
+    if (machine.state == State::succeeded) return fmt::format("the ranks on {} have ended", machine.host);
+    // The ranks are about to be asked to stop.
+    if (machine.leaves && in_round(machine)) return fmt::format("{} leaves the job", machine.host);
+  }
+  return {};
+}
+
+/// The spare that has waited longest of those that can start as many ranks.
+std::optional<int> Rendezvous::find_spare_for(const Member& lost) const {
+  std::optional<int> found;
+  for (const auto& [peer, machine] : machines_) {
+    const bool fits =
+        machine.state == State::waiting && machine.replaces && !machine.leaves && machine.nproc == lost.nproc;
+    if (fits && (!found || machine.arrival < machines_.at(*found).arrival)) found = peer;
+  }
+  return found;
+}
+
+/// A spare machine takes the place of `lost`, which is no member any more, while the others go on. Returns none then; otherwise
+/// why not, for a line, which is empty where nobody expects it: no machine waits, or no ranks are replaced.
+std::optional<std::string> Rendezvous::hand_place_over(const Member& lost, const std::string& what) {
+  if (phase_ != Phase::running || rules_.max_replacements == 0 || waiting() == 0) return "";
+  if (std::string reason = reason_to_keep_place(lost); !reason.empty()) return reason;
+  const auto spare = find_spare_for(lost);
+  if (!spare) {
+    return fmt::format("no spare machine has --max-replacements and --nproc-per-node {}, as it had",
+                       lost.nproc);
+  }
+  const ReplacementGrants::Answer answer = replacements_.ask(lost.nproc);
+  if (answer.epoch == 0) return answer.refusal;
+  take_place(*spare, lost, {.rank = lost.first_rank, .epoch = answer.epoch, .what = what, .machine = true});
+  return std::nullopt;
+}
+
+void Rendezvous::take_place(int peer, const Member& lost, const message::Replace& change) {
+  Member& machine = machines_[peer];
+  machine.state = State::running;
+  machine.group_rank = lost.group_rank;
+  machine.first_rank = lost.first_rank;
+  machine.round = rounds_;
+  machine.refused = machine.untouched = false;
+  gone_.erase(lost.id);  // there are as many machines as before
+  hang_told_ = false;
+  probing_until_.reset();
+  message::Start start = start_;
+  start.group_rank = lost.group_rank;
+  start.first_rank = lost.first_rank;
+  start.epoch = change.epoch;
+  start.lost = change.what;
+  start.heirs = heirs();
+  send(peer, start);
+  message::Replace told = change;
+  told.heirs = start.heirs;
+  for (auto& [other, member] : machines_) {
+    if (other == peer || !in_round(member)) continue;
+    member.quiet_since.reset();
+    send(other, told);
+  }
+}
+
 void Rendezvous::resume(int peer) {
   if (takes_part(peer))
     finish(fmt::format("a rank on {} asked to be resumed later", machines_[peer].host), kResumeCode, false);
@@ -280,9 +345,12 @@ void Rendezvous::lost(int peer, const std::string& how, bool closed, double now)
   if (over()) return;
   note("leave", machine, "lost: " + how);
   if (counts) {
-    count_failure(fmt::format("the machine {} ({}, {}) was lost: {}", machine.host, machine.address,
-                              range_of_ranks(machine.first_rank, machine.nproc), how),
-                  1, now);
+    std::string what = fmt::format("the machine {} ({}, {}) was lost: {}", machine.host, machine.address,
+                                   range_of_ranks(machine.first_rank, machine.nproc), how);
+    const auto refusal = hand_place_over(machine, what);
+    if (!refusal) return;
+    if (!refusal->empty()) what += fmt::format("; no spare machine takes its place: {}", *refusal);
+    count_failure(what, 1, now);
   } else {
     gather(now);
     send_status(now);
@@ -623,6 +691,7 @@ void Rendezvous::start_round(double now) {
   }
   if (!rules_.numbered) start.heirs = heirs();
   start.warning = warning_of_programs(members);
+  start_ = start;
   for (const int peer : members) {
     Member& machine = machines_[peer];
     machine.first_rank = start.first_rank;

@@ -10,7 +10,7 @@
 // takes the place of one that goes.
 //
 // A rank that dies may be replaced while all others go on (--max-replacements): its machine asks, and all machines of the round
-// are told that an epoch begins.
+// are told that an epoch begins. So may all ranks of a machine that is lost, by those of a spare.
 //
 // Where no machine's ranks make progress and none has found a hang among its own, all of them together are
 // looked at for one.
@@ -91,6 +91,7 @@ class Rendezvous {
     bool serving = false;                     ///< this one
     int round = 0;                            ///< the last one in which it took part
     bool refused = false, untouched = false;  ///< as in Join
+    bool replaces = false;                    ///< as in Join
     std::string command{};
     bool leaves = false;  ///< it was told to, and its ranks are stopping
     bool told = false;    ///< that it is a spare, since the round began
@@ -110,6 +111,10 @@ class Rendezvous {
   void replace(int peer, const std::string& id, double now);
   void failed(int peer, const message::Failed& failure, double now);
   void died(int peer, const message::Died& died);
+  std::optional<std::string> hand_place_over(const Member& lost, const std::string& what);
+  void take_place(int peer, const Member& lost, const message::Replace& change);
+  std::string reason_to_keep_place(const Member& lost) const;
+  std::optional<int> find_spare_for(const Member& lost) const;
   void resume(int peer);
   void succeeded(int peer);
   void leaving(int peer, int signal, double now);
@@ -167,6 +172,7 @@ class Rendezvous {
   double held_until_ = 0;           ///< another rendezvous has the job, and is about to give it to this one
   // These describe the last round.
   bool inherited_ = false;  ///< another rendezvous has begun it
+  message::Start start_{};  ///< what all its machines were told alike
   size_t members_ = 0;
   std::set<std::string> gone_;  ///< ids of those that certainly do not live
 };

@@ -19,8 +19,8 @@ class ReplacementGrants {
 
   /// All ranks are new.
   void begin_round() { epoch_ = 0; }
-  /// A rank has died.
-  Answer ask();
+  /// So many ranks have died, at once.
+  Answer ask(int ranks = 1);
 
  private:
   int most_;

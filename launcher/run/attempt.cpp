@@ -128,6 +128,16 @@ bool is_reported(const ErrorFile& error, const Job& job, const Output& output) {
   return local_rank < 0 || local_rank >= job.options.nproc_per_node || output.shows_errors_of(local_rank);
 }
 
+/// The ranks here are new, while those of the other machines go on. Returns what their machines were told.
+message::Replace take_place_of_machine(const Job& job, const shm::Segment& segment,
+                                       Replacements& replacements) {
+  if (!replacements.wanted())
+    throw Error("the ranks here cannot take the place of others without --max-replacements");
+  replacements.begin_machine(job.lost, monotonic_seconds());
+  for (int r = 0; r < segment.ranks(); ++r) segment.replace(r, job.epoch);
+  return {.rank = job.environment.rank, .epoch = job.epoch, .what = job.lost, .machine = true};
+}
+
 class Attempt {
  public:
   Attempt(const Job& job, Signals& signals)
@@ -147,6 +157,7 @@ class Attempt {
 
   AttemptResult run() {
     note_substitute_memory(segment_fd_.get(), output_);
+    if (job_.epoch > 0) change_ = take_place_of_machine(job_, segment_, replacements_);
     AttemptPlan plan = plan_attempt(job_, segment_fd_.get(), null_.get(), signals_.original_mask(),
                                     cgroup_.get(), output_, copies_, spares_.count());
     plan.guardian.may_replace = replacements_.wanted();
@@ -299,7 +310,8 @@ class Attempt {
       change_ = change;
       if (const auto death = asked_.take(change.rank)) {
         start_again(*death, change.epoch);
-      } else if (const std::string why = replacements_.problem_here(workers_.results()); !why.empty()) {
+      } else if (const std::string why = replacements_.problem_here(workers_.results(), change.machine);
+                 !why.empty()) {
         give_up(why);
       } else {
         segment_.begin_epoch(change.epoch);

@@ -35,6 +35,9 @@ struct Job {
   double started = 0;          ///< monotonic seconds
   int attempt = 0;             ///< starts so far
   int replacements = 0;        ///< of single ranks, in the attempts before
+  uint32_t epoch =
+      0;  ///< its ranks take the places of those of a lost machine, as this one begins; 0: they do not
+  std::string lost{};  ///< that machine, and how it was lost
 };
 
 /// Starts the workers and blocks until they, and all that they started, are gone. Throws Error when they

@@ -286,6 +286,8 @@ class JobRun {
         environment.world_size = place->world_size;
         environment.master_addr = place->master_addr;
         environment.master_port = place->master_port;
+        job.epoch = place->epoch;
+        job.lost = place->lost;
         note(fmt::format("machine {} of {}, {} of {}, on {}", place->group_rank, place->groups,
                          range_of_ranks(place->first_rank, options_.nproc_per_node), place->world_size,
                          agent.address().host()));

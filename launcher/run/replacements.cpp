@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
@@ -25,6 +26,18 @@ double read_start_seconds() {
         fmt::format("LOCKSTEP_REPLACEMENT_TIMEOUT={}: give 1 to 86400 seconds, or leave it out", seconds));
   }
   return static_cast<double>(seconds);
+}
+
+/// Why the ranks of a lost machine cannot be made again on another one.
+const char* why_machine_stays(uint32_t outlives) {
+  switch (outlives) {
+    case shm::kHasOwnState:
+      return "each rank has state of its own, which was lost with it (a divided optimizer, running statistics, PowerSGD's errors)";
+    case shm::kHasOwnSetUp:
+      return "what its ranks got before Recovery is on no other machine (common memory, or more than 64 MiB for one rank)";
+    default:
+      return "not all ranks have come through the making of lockstep::Recovery, or the program is in Python";
+  }
 }
 
 }  // namespace
@@ -58,12 +71,14 @@ bool Replacements::is_meeting() const {
   return false;
 }
 
-std::string Replacements::problem_here(const std::vector<WorkerResult>& workers) const {
+std::string Replacements::problem_here(const std::vector<WorkerResult>& workers, bool machine) const {
   for (int r = 0; r < segment_.ranks(); ++r) {
     const WorkerResult& worker = workers[static_cast<size_t>(r)];
     if (worker.ended) return fmt::format("rank {} has ended, too", worker.rank);
     if (!hands_over(r) && !is_under_way(r))
       return fmt::format("rank {} does not hand its state over", worker.rank);
+    const uint32_t outlives = segment_.rank_record(r).outlives_machine.load(std::memory_order_acquire);
+    if (machine && !is_under_way(r) && outlives != shm::kOutlivesMachine) return why_machine_stays(outlives);
   }
   return {};
 }
@@ -143,6 +158,13 @@ void Replacements::begin(const WorkerResult& worker, int local_rank, double now)
                         step, now});
 }
 
+void Replacements::begin_machine(const std::string& what, double now) {
+  count_ += segment_.ranks();
+  machine_ = Replaced{.what = what, .is_machine = true};
+  for (int r = 0; r < segment_.ranks(); ++r)
+    under_way_.push_back({.local_rank = r, .what = what, .step = 0, .since = now, .with_machine = true});
+}
+
 void Replacements::note_spare(int local_rank, int spare) {
   for (UnderWay& rank : under_way_) {
     if (rank.local_rank == local_rank) rank.spare = spare;
@@ -157,6 +179,9 @@ bool Replacements::are_all_healable() const {
 }
 
 std::string Replaced::line() const {
+  if (is_machine)
+    return fmt::format("{}; this machine has taken its place after step {} in {:.1f} s, no step lost", what,
+                       step, seconds);
   const std::string by = spare ? fmt::format("by spare {} ", *spare) : "";
   return fmt::format("{} at step {}; replaced {}in {:.{}f} s, no step lost", what, step, by, seconds,
                      spare ? 2 : 1);
@@ -166,11 +191,19 @@ std::vector<Replaced> Replacements::take_done(double now) {
   std::vector<Replaced> done;
   std::erase_if(under_way_, [&](const UnderWay& rank) {
     if (segment_.rank_record(rank.local_rank).is_healable.load(std::memory_order_acquire) == 0) return false;
-    done.push_back({rank.local_rank, rank.what, rank.step, now - rank.since, rank.spare});
+    ++done_;
+    if (rank.with_machine) {
+      machine_->seconds = now - rank.since;
+    } else {
+      done.push_back({rank.local_rank, rank.what, rank.step, now - rank.since, rank.spare});
+    }
     by_spares_ += rank.spare ? 1 : 0;
     return true;
   });
-  done_ += static_cast<int>(done.size());
+  if (machine_ && under_way_.empty()) {
+    machine_->step = farthest_step();
+    done.push_back(*std::exchange(machine_, std::nullopt));
+  }
   return done;
 }
 
@@ -178,8 +211,8 @@ std::optional<std::string> Replacements::find_late(double now) const {
   for (const UnderWay& rank : under_way_) {
     const bool has_joined = segment_.rank_info(rank.local_rank).state != shm::RankState::absent;
     if (!has_joined && now - rank.since > start_seconds_) {
-      return fmt::format("{} at step {}, and the process in its place has not reached init() within {:g} s",
-                         rank.what, rank.step, start_seconds_);
+      return fmt::format("{}{}, and the process in its place has not reached init() within {:g} s", rank.what,
+                         rank.with_machine ? "" : fmt::format(" at step {}", rank.step), start_seconds_);
     }
   }
   return std::nullopt;

@@ -18,6 +18,7 @@ struct Replaced {
   uint64_t step = 0;           ///< that had ended then
   double seconds = 0;          ///< from its end until the new process has taken its place
   std::optional<int> spare{};  ///< that has taken it; none: a new process
+  bool is_machine = false;     ///< all ranks here have come, in the place of a lost machine's
   std::string line() const;
 };
 
@@ -33,8 +34,9 @@ class Replacements {
   double start_seconds() const { return start_seconds_; }
   /// Why a rank that has ended cannot be replaced; empty: it can. `workers`: by local rank, with its end.
   std::string refusal(int local_rank, const std::vector<WorkerResult>& workers);
-  /// Why the ranks here could not go on if one of another machine were replaced; empty: they could.
-  std::string problem_here(const std::vector<WorkerResult>& workers) const;
+  /// Why the ranks here could not go on if one of another machine were replaced, or all of that machine by those of a `machine`
+  /// that has been a spare; empty: they could.
+  std::string problem_here(const std::vector<WorkerResult>& workers, bool machine = false) const;
   /// Have ranks here not met the others yet since one was replaced, here or elsewhere?
   bool is_meeting() const;
   /// The others wait for a rank here that will not meet them, since it has ended well or hands its state over no more: which, in
@@ -42,6 +44,8 @@ class Replacements {
   std::string find_deserter(const std::vector<WorkerResult>& workers, double now);
   /// The rank's process is about to be started again.
   void begin(const WorkerResult& worker, int local_rank, double now);
+  /// All ranks here take the places of those of a lost machine. `what`: which was, and how.
+  void begin_machine(const std::string& what, double now);
   /// A spare has taken its place.
   void note_spare(int local_rank, int spare);
   /// So many more are allowed.
@@ -66,6 +70,7 @@ class Replacements {
     uint64_t step;
     double since;
     std::optional<int> spare{};
+    bool with_machine = false;  ///< as are all ranks here
   };
   uint64_t farthest_step() const;
   bool hands_over(int local_rank) const;
@@ -80,6 +85,7 @@ class Replacements {
   int without_progress_ = 0;  ///< replacements since a step has ended last
   uint64_t step_ = 0;         ///< the farthest that had ended when a rank was replaced last
   std::vector<UnderWay> under_way_;
+  std::optional<Replaced> machine_{};  ///< while the places of a lost machine's ranks are taken
   int done_ = 0, by_spares_ = 0;
   std::optional<double> given_up_at_{};  ///< when a rank that does so was seen first
 };

@@ -834,7 +834,9 @@ TEST(RendezvousTest, ARankThatDiesIsReplacedWhereAllMachinesAreTold) {
                                                {"rank", 3},
                                                {"epoch", 1},
                                                {"what", "rank 3 was killed by SIGKILL"},
-                                               {"code", 137}}}));
+                                               {"code", 137},
+                                               {"machine", false},
+                                               {"heirs", json::array()}}}));
   }
   meeting.tell(1, {{"type", "died"}, {"rank", 0}});
   heard = meeting.heard();
@@ -856,6 +858,76 @@ TEST(RendezvousTest, NoRankIsReplacedWhereThoseOfAnotherMachineHaveEnded) {
   meeting.tell(1, {{"type", "succeeded"}});
   meeting.tell(2, {{"type", "died"}, {"rank", 3}});
   EXPECT_EQ(meeting.heard()[2].front()["reason"], "the ranks on host1 have ended");
+}
+
+/// Two machines with two ranks each, and a third one that waits.
+Meeting with_spare(int nproc_of_spare = 2, bool replaces = true) {
+  RendezvousRules rules = elastic(2, 2, 1);
+  rules.max_replacements = 3;
+  Meeting meeting(rules);
+  meeting.join(1);
+  meeting.join(2);
+  meeting.past["replaces"] = replaces;
+  meeting.join(3, -1, nproc_of_spare);
+  meeting.heard();
+  return meeting;
+}
+
+TEST(RendezvousTest, ASpareMachineTakesThePlaceOfALostOneWhileTheOthersGoOn) {
+  Meeting meeting = with_spare();
+  meeting.rendezvous.lost(2, "no heartbeat for 1.5 s", false, meeting.now);
+  auto heard = meeting.heard();
+  const std::string lost = "the machine host2 (10.0.0.2, ranks 2 to 3) was lost: no heartbeat for 1.5 s";
+  ASSERT_EQ(heard[1].size(), 1U);
+  const json& change = heard[1].front();
+  EXPECT_EQ(change["type"], "replace");
+  EXPECT_EQ(change["rank"], 2);
+  EXPECT_EQ(change["epoch"], 1);
+  EXPECT_EQ(change["machine"], true);
+  EXPECT_EQ(change["what"], lost);
+  ASSERT_EQ(heard[3].size(), 1U);
+  const json& start = heard[3].front();
+  EXPECT_EQ(start["type"], "start");
+  EXPECT_EQ(start["epoch"], 1);
+  EXPECT_EQ(start["lost"], lost);
+  EXPECT_EQ(start["round"], 1);
+  EXPECT_EQ(start["restarts"], 0);
+  EXPECT_EQ(start["group_rank"], 1);
+  EXPECT_EQ(start["first_rank"], 2);
+  EXPECT_EQ(start["world_size"], 4);
+  EXPECT_EQ(start["master_addr"], "10.0.0.1");
+  EXPECT_EQ(start["master_port"], 1001);
+  meeting.join(2);  // its cable is back
+  EXPECT_EQ(meeting.types(), (Types{{2, "spare"}}));
+  meeting.tell(1, {{"type", "succeeded"}});
+  meeting.tell(3, {{"type", "succeeded"}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "over"}, {2, "over"}, {3, "over"}}));
+}
+
+TEST(RendezvousTest, WhereNoSpareMachineTakesThePlaceOfALostOneAllStartAgain) {
+  const auto reason_of = [](Meeting meeting, int lost) {
+    meeting.rendezvous.lost(lost, "its connection was closed", true, meeting.now);
+    auto heard = meeting.heard();
+    const int other = lost == 1 ? 2 : 1;
+    EXPECT_EQ(heard[other].size(), 1U);
+    EXPECT_EQ(heard[other].front()["type"], "end");
+    return heard[other].front()["reason"].get<std::string>();
+  };
+  EXPECT_NE(reason_of(with_spare(), 1).find("no spare machine takes its place: it was the first one"),
+            std::string::npos);
+  const std::string misfit = "no spare machine has --max-replacements and --nproc-per-node 2, as it had";
+  EXPECT_NE(reason_of(with_spare(1), 2).find(misfit), std::string::npos);
+  EXPECT_NE(reason_of(with_spare(2, false), 2).find(misfit), std::string::npos);
+  Meeting used = with_spare();
+  used.tell(1, {{"type", "died"}, {"rank", 0}});
+  used.tell(1, {{"type", "died"}, {"rank", 1}});
+  used.heard();
+  EXPECT_NE(reason_of(std::move(used), 2).find("of --max-replacements 3 only 1 are left, and it had 2 ranks"),
+            std::string::npos);
+  Meeting alone = with_spare();
+  alone.rendezvous.lost(3, "its connection was closed", true, alone.now);
+  alone.heard();
+  EXPECT_EQ(reason_of(std::move(alone), 2).find("spare"), std::string::npos) << "nobody expects one";
 }
 
 TEST(RendezvousTest, WhoHasFoundNobodyTriesAgainSoonAtFirst) {

@@ -23,6 +23,13 @@ TEST(ReplacementGrants, SoManyOverAllRounds) {
   EXPECT_EQ(answer.refusal, "--max-replacements 2 are used up");
 }
 
+TEST(ReplacementGrants, SeveralAtOnceBeginOneEpochAndCountEach) {
+  ReplacementGrants grants(3);
+  EXPECT_EQ(grants.ask(2).epoch, 1U);
+  EXPECT_EQ(grants.ask(2).refusal, "of --max-replacements 3 only 1 are left, and it had 2 ranks");
+  EXPECT_EQ(grants.ask().epoch, 2U);
+}
+
 TEST(ReplacementGrants, NoneWhereNoneAreWanted) {
   EXPECT_EQ(ReplacementGrants(0).ask().refusal, "--max-replacements 0 are used up");
 }
