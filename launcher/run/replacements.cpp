@@ -179,9 +179,9 @@ bool Replacements::are_all_healable() const {
 }
 
 std::string Replaced::line() const {
-  if (is_machine)
-    return fmt::format("{}; this machine has taken its place after step {} in {:.1f} s, no step lost", what,
-                       step, seconds);
+  if (is_machine) {
+    return fmt::format("{}; this machine has taken its place in {:.1f} s, no step lost", what, seconds);
+  }
   const std::string by = spare ? fmt::format("by spare {} ", *spare) : "";
   return fmt::format("{} at step {}; replaced {}in {:.{}f} s, no step lost", what, step, by, seconds,
                      spare ? 2 : 1);

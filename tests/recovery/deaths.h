@@ -1,7 +1,8 @@
 // Ranks that die where they are told to.
 //
 // HEAL_KILLS names deaths, with spaces between: RANK:STEP:PLACE:HOW. PLACE is what the program calls it, or us=N: N
-// microseconds after in_step(), from another thread. HOW: a signal's number, exit, or throw. Each happens once, which a file in
+// microseconds after in_step(), from another thread. HOW: a signal's number, exit, throw, or hold: it stays there until
+// somebody ends it. Each happens once, which a file in
 // HEAL_DIR remembers, with the time; one with a * behind it happens every time. Where HEAL_EVENTS names lockrun's event log, a
 // death in the main thread waits until a spare waits.
 #pragma once
@@ -143,6 +144,7 @@ class Deaths {
   static void die(const std::string& how, bool is_main_thread) {
     if (how == "exit" && is_main_thread) std::exit(1);
     if (how == "exit") std::_Exit(1);
+    if (how == "hold") return wait_for_end();
     if (how == "throw") throw std::runtime_error("planned");
     std::signal(std::stoi(how), SIG_DFL);
     ::raise(std::stoi(how));

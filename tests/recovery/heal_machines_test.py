@@ -1,6 +1,7 @@
 """lockrun --max-replacements on several machines, played by lockruns of one: a rank that dies on any of them is replaced, and the weights end
 with the bits of an undisturbed job."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -8,18 +9,37 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 from heal_test import LOCKRUN, TRAINING, hashes
+from ports import free_port
 
 KILL, SEGV = int(signal.SIGKILL), int(signal.SIGSEGV)
 references = {}
 
 
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def family(pid):
+    """The process and all that it has started, and those."""
+    parents = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
 class Job:
     """What the lockruns of all machines have said."""
 
-    def __init__(self, machines, kills, flags, optimizer, steps, replacements_of, models, environment):
+    def __init__(self, machines, kills, flags, optimizer, steps, replacements_of, models, subgroups, environment):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -34,7 +54,7 @@ class Job:
                 healing = ["--max-replacements", replacements_of[number]] if replacements_of[number] else []
                 command = [LOCKRUN, "--nnodes", len(machines), "--node-rank", number, "--master-port", port, "--rdzv-conf", f"token_file={token}",
                            "--nproc-per-node", ranks, "--prefix", "off", *healing, *flags,
-                           TRAINING, "--steps", steps, "--optimizer", optimizer, "--models", models]
+                           TRAINING, "--steps", steps, "--optimizer", optimizer, "--models", models, "--subgroups", subgroups]
                 if "--spares" in flags:  # a rank dies when a spare waits on its machine
                     log = str(pathlib.Path(folder) / f"events{number}.jsonl")
                     command[1:1] = ["--event-log", log]
@@ -58,8 +78,8 @@ class Job:
         return len(re.findall(r"replaced (?:by spare \d+ )?in [\d.]+ s, no step lost", self.stderr))
 
 
-def run(machines, kills="", *flags, optimizer="adam", steps=12, replacements=20, replacements_of=None, models=1, **environment):
-    return Job(machines, kills, flags, optimizer, steps, replacements_of or [replacements] * len(machines), models, environment)
+def run(machines, kills="", *flags, optimizer="adam", steps=12, replacements=20, replacements_of=None, models=1, subgroups="no", **environment):
+    return Job(machines, kills, flags, optimizer, steps, replacements_of or [replacements] * len(machines), models, subgroups, environment)
 
 
 class Jobs(unittest.TestCase):
@@ -134,6 +154,103 @@ class Connecting(Jobs):
         self.assertEqual(job.returncodes, [0, 0], job.told)
         self.assertIn("and is not replaced: no rank is left that has the job's state", job.stderr, job.told)
         self.assertEqual(len(hashes(job)), 2, job.told)
+
+
+class SpareMachine(Jobs):
+    """Machines of c10d, a further one of which waits."""
+
+    def lose(self, rank, machine, how=signal.SIGKILL, kills="{rank}:5:backward:hold", optimizer="adam", subgroups="no", **environment):
+        """Rank `rank` stays in a step; then its machine, the `machine`th that has come, is lost."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            token = folder / "token"
+            token.write_text("0123456789abcdef0123456789abcdef\n")
+            token.chmod(0o600)
+            port = free_port()
+            environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", **environment, "HEAL_KILLS": kills.format(rank=rank), "HEAL_DIR": name,
+                           "OMP_NUM_THREADS": "1"}
+            # A machine that is silent is lost soon, but not one that does not run for a second.
+            conf = f"token_file={token},last_call_timeout=1,keep_alive_interval=0.5,keep_alive_max_attempt=16"
+            jobs, silenced = [], []
+
+            def start():
+                number = len(jobs)
+                with open(folder / f"out{number}", "w") as out, open(folder / f"err{number}", "w") as err:
+                    jobs.append(subprocess.Popen([LOCKRUN, "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
+                                                  "--rdzv-conf", conf, "--nproc-per-node", "2", "--prefix", "off", "--max-replacements", "8",
+                                                  "--max-restarts", "1", TRAINING, "--steps", "12", "--optimizer", optimizer, "--subgroups", subgroups],
+                                                 env=environment, stdout=out, stderr=err))
+
+            def said(number):
+                return (folder / f"err{number}").read_text()
+
+            def wait(condition):
+                deadline = time.monotonic() + 200
+                while not condition():
+                    self.assertLess(time.monotonic(), deadline, [said(number) for number in range(len(jobs))])
+                    time.sleep(0.02)
+
+            try:
+                start()
+                wait(lambda: listens(port))
+                start()
+                wait((folder / "death0").exists)
+                start()
+                wait(lambda: "waits as a spare" in said(2))
+                lost = [number for number in (0, 1) if f"machine {machine} of 2" in said(number)][0]
+                silenced = family(jobs[lost].pid) if how == signal.SIGSTOP else []
+                for pid in silenced or [jobs[lost].pid]:
+                    os.kill(pid, how)
+                others = [job for number, job in enumerate(jobs) if number != lost]
+                for job in others:
+                    job.wait(timeout=300)
+            finally:
+                for job in jobs:
+                    job.kill()
+                    job.wait()
+                for pid in silenced[1:]:  # the guardian ends the ranks
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGCONT)
+            result = subprocess.CompletedProcess([], 0, "".join((folder / f"out{number}").read_text() for number in range(len(jobs))),
+                                                 "".join(said(number) for number in range(len(jobs))))
+            result.told = f"{result.stdout}\n{result.stderr}"
+            self.assertEqual([job.returncode for job in others], [0] * len(others), result.told)
+            return result
+
+    def takes_the_place(self, job, **options):
+        self.assertEqual(hashes(job), self.reference([2, 2], **options), job.told)
+        self.assertRegex(job.stderr, r"was lost: .*; this machine has taken its place in [\d.]+ s, no step lost", job.told)
+        self.assertNotIn("starting all ranks again", job.stderr, job.told)
+
+    def test_takes_the_place_of_a_machine_that_is_killed(self):
+        self.takes_the_place(self.lose(rank=2, machine=1))
+
+    def test_has_the_groups_of_the_lost_machine(self):
+        self.takes_the_place(self.lose(rank=3, machine=1, subgroups="yes", LOCKSTEP_UPLINK="gloo"), subgroups="yes")
+
+    def test_places_and_optimizers(self):
+        for kill, optimizer in (("{rank}:1:after:hold", "adam"), ("{rank}:0:data:hold", "momentum")):
+            with self.subTest(kill=kill):
+                self.takes_the_place(self.lose(rank=3, machine=1, kills=kill, optimizer=optimizer), optimizer=optimizer)
+
+    def test_takes_the_place_of_a_machine_that_is_silent(self):
+        # As after a cut cable: no connection is closed.
+        self.takes_the_place(self.lose(rank=3, machine=1, how=signal.SIGSTOP))
+
+    def test_a_rank_dies_behind_that(self):
+        job = self.lose(rank=2, machine=1, kills="{rank}:5:backward:hold 3:8:data:9 0:9:backward:9")
+        self.takes_the_place(job)
+        self.assertEqual(len(re.findall(r"rank \d .*; replaced in [\d.]+ s, no step lost", job.stderr)), 2, job.told)
+
+    def test_all_restart_where_ranks_have_state_of_their_own(self):
+        job = self.lose(rank=2, machine=1, optimizer="zero")
+        self.assertIn("and is not replaced: each rank has state of its own, which was lost with it", job.stderr, job.told)
+        self.assertIn("starting all ranks again", job.stderr, job.told)
+
+    def test_all_restart_where_the_first_machine_is_lost(self):
+        job = self.lose(rank=0, machine=0)
+        self.assertIn("no spare machine takes the place of the one that serves the rendezvous", job.stderr, job.told)
+        self.assertIn("starting all ranks again", job.stderr, job.told)
 
 
 class Fallback(unittest.TestCase):
