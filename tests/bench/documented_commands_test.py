@@ -163,7 +163,7 @@ COMMANDS = {
     ".venv/bin/python bench/launch/run --rounds 3": Run("{python} bench/launch/run --rounds 1 --only 1 6"),
     "scripts/build release lockrun": PREPARES,
     "scripts/build release lockrun bert_recovery lockstep_python": PREPARES,
-    ".venv/bin/python bench/recovery/run --kills 20 --table docs/results/recovery.json":
+    ".venv/bin/python bench/recovery/run --kills 12 --table docs/results/recovery.json":
         Run("{python} bench/recovery/run --kills 1 --table {out}/recovery.json --only 'max-replacements, Python'", same_flags=False),
     ".venv/bin/python bench/launch/membership --rounds 3": Run("{python} bench/launch/membership --rounds 1 --only 5 --launchers lockrun"),
     "scripts/build release vision_batches": PREPARES,
