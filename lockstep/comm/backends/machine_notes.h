@@ -19,7 +19,7 @@ class Store;
 
 namespace lockstep::backends {
 
-/// Of one rank. One thread at a time. All but make_small() throw what the store throws.
+/// One rank has one. One thread at a time. All but make_small() throw what the store throws.
 class MachineNotes {
  public:
   using Bytes = std::vector<uint8_t>;
