@@ -158,6 +158,7 @@ message::Join Agent::introduction(uint16_t store_port) const {
   join.command = fmt::format("{}", fmt::join(options_.command, " ")).substr(0, kLongestCommand);
   if (took_part_) {
     join.round = last_.round;
+    join.has_no_vote = last_.has_no_vote;
     join.machines = last_.machines;
     join.restarts = restarts_;
     join.server_is_gone = search_.server_is_gone();
@@ -224,7 +225,8 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
   }
   if (news_.place) {
     took_part_ = true;
-    last_ = {news_.place->round, news_.place->groups, news_.place->instance, news_.place->heirs};
+    last_ = {news_.place->round, news_.place->groups, news_.place->instance, news_.place->heirs,
+             news_.place->has_no_vote};
   }
   return news_.place;
 }

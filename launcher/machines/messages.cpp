@@ -111,6 +111,7 @@ void describe(message::Join& join, IO& io) {
   io.flag("refused", join.refused);
   io.flag("untouched", join.untouched);
   io.flag("replaces", join.replaces);
+  io.flag("has_no_vote", join.has_no_vote);
   io.text("command", join.command, kHost);
 }
 
@@ -239,6 +240,7 @@ void describe(message::Start& start, IO& io) {
   io.text("warning", start.warning, kReason);
   io.number("epoch", start.epoch, uint32_t{0}, kMostEpochs);
   io.text("lost", start.lost, kWhat);
+  io.flag("has_no_vote", start.has_no_vote);
 }
 
 template <class IO>

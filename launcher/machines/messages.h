@@ -35,10 +35,11 @@ struct Join {
   std::string instance{};       ///< of the rendezvous there
   /// Some of its ranks were ended by the request to save and stop: the program has no handler for it.
   bool saved_nothing = false;
-  bool refused = false;    ///< its ranks ended as after a mistake in the command line
-  bool untouched = false;  ///< its ranks took part in no collective
-  bool replaces = false;   ///< as a spare, it may take a lost machine's place while the others go on
-  std::string command{};   ///< what it starts, for people
+  bool refused = false;      ///< its ranks ended as after a mistake in the command line
+  bool untouched = false;    ///< its ranks took part in no collective
+  bool replaces = false;     ///< as a spare, it may take a lost machine's place while the others go on
+  bool has_no_vote = false;  ///< as in Start
+  std::string command{};     ///< what it starts, for people
 };
 
 /// From another rendezvous: whether this one is open, and for the same job. The answer is Yes or none.
@@ -145,6 +146,8 @@ struct Start {
   // For a machine that takes the place of a lost one while the others go on:
   uint32_t epoch = 0;  ///< the one that begins; 0: all ranks are new
   std::string lost{};  ///< which was, and how
+  /// The lost one may live. Until the next round this machine does not count among those that may begin it.
+  bool has_no_vote = false;
 };
 
 /// As many machines as may take part are there: this one waits, and takes the place of one that goes.

@@ -34,9 +34,11 @@ bool Rendezvous::receive(int peer, const Message& said, double now) {
     answer(peer, *ask, now);
     return true;
   }
+  const auto known = machines_.find(peer);
+  if (known != machines_.end()) known->second.paused = std::holds_alternative<message::Pause>(said);
   if (std::holds_alternative<message::Beat>(said) || std::holds_alternative<message::Pause>(said) || moved())
     return true;
-  if (!machines_.contains(peer)) return false;
+  if (known == machines_.end()) return false;
   if (const auto* failure = std::get_if<message::Failed>(&said)) {
     failed(peer, *failure, now);
   } else if (const auto* death = std::get_if<message::Died>(&said)) {
@@ -160,6 +162,7 @@ void Rendezvous::take_in(int peer, const message::Join& join, double now) {
     member.serves = join.serves;
     member.serving = join.serving;
     member.round = join.round;
+    member.has_no_vote = join.has_no_vote;
     member.command = join.command;
     machines_[peer] = member;
     note("join", member, "");
@@ -175,6 +178,7 @@ void Rendezvous::take_in(int peer, const message::Join& join, double now) {
   // The loss of the machine that served counts too, and the new server has not seen it.
   if (phase_ == Phase::gathering && rules_.numbered) restarts_.inherit(join.restarts, now);
   gone_.erase(join.id);
+  silent_.erase(join.id);
   admit(now);
   gather(now);
   send_status(now);
@@ -247,6 +251,9 @@ void Rendezvous::died(int peer, const message::Died& died) {
 /// Why no other machine may take the place of one that is lost while the others go on; empty: one may.
 std::string Rendezvous::reason_to_keep_place(const Member& lost) const {
   if (lost.group_rank == 0) return "it was the first one, at which the ranks meet";
+  // They may be cut off together, and then begin a round of their own.
+  if (silent_.size() > members_ / 2)
+    return "so many machines are silent that they may go on without this one";
   for (const auto& [peer, machine] : machines_) {
     if (machine.state == State::succeeded) return fmt::format("the ranks on {} have ended", machine.host);
     // The ranks are about to be asked to stop.
@@ -259,8 +266,8 @@ std::string Rendezvous::reason_to_keep_place(const Member& lost) const {
 std::optional<int> Rendezvous::find_spare_for(const Member& lost) const {
   std::optional<int> found;
   for (const auto& [peer, machine] : machines_) {
-    const bool fits =
-        machine.state == State::waiting && machine.replaces && !machine.leaves && machine.nproc == lost.nproc;
+    const bool fits = machine.state == State::waiting && machine.replaces && !machine.leaves &&
+                      !machine.paused && machine.nproc == lost.nproc;
     if (fits && (!found || machine.arrival < machines_.at(*found).arrival)) found = peer;
   }
   return found;
@@ -268,7 +275,8 @@ std::optional<int> Rendezvous::find_spare_for(const Member& lost) const {
 
 /// A spare machine takes the place of `lost`, which is no member any more, while the others go on. Returns none then; otherwise
 /// why not, for a line, which is empty where nobody expects it: no machine waits, or no ranks are replaced.
-std::optional<std::string> Rendezvous::hand_place_over(const Member& lost, const std::string& what) {
+std::optional<std::string> Rendezvous::hand_place_over(const Member& lost, const std::string& what,
+                                                       bool closed) {
   if (phase_ != Phase::running || rules_.max_replacements == 0 || waiting() == 0) return "";
   if (std::string reason = reason_to_keep_place(lost); !reason.empty()) return reason;
   const auto spare = find_spare_for(lost);
@@ -278,18 +286,26 @@ std::optional<std::string> Rendezvous::hand_place_over(const Member& lost, const
   }
   const ReplacementGrants::Answer answer = replacements_.ask(lost.nproc);
   if (answer.epoch == 0) return answer.refusal;
-  take_place(*spare, lost, {.rank = lost.first_rank, .epoch = answer.epoch, .what = what, .machine = true});
+  take_place(*spare, lost, {.rank = lost.first_rank, .epoch = answer.epoch, .what = what, .machine = true},
+             closed);
   return std::nullopt;
 }
 
-void Rendezvous::take_place(int peer, const Member& lost, const message::Replace& change) {
+void Rendezvous::take_place(int peer, const Member& lost, const message::Replace& change, bool closed) {
   Member& machine = machines_[peer];
+  // One that is lost and may live keeps its vote, or two rounds could begin. One that had left this round has its own.
+  if (machine.round != rounds_ || machine.has_no_vote) {
+    machine.has_no_vote = !closed || lost.has_no_vote;
+    if (!machine.has_no_vote) gone_.erase(lost.id);  // there are as many as before
+  }
   machine.state = State::running;
   machine.group_rank = lost.group_rank;
   machine.first_rank = lost.first_rank;
   machine.round = rounds_;
   machine.refused = machine.untouched = false;
-  gone_.erase(lost.id);  // there are as many machines as before
+  machine.quiet_since.reset();
+  // They name the lost one's number.
+  for (auto& entry : machines_) entry.second.unreached.reset();
   hang_told_ = false;
   probing_until_.reset();
   message::Start start = start_;
@@ -297,6 +313,7 @@ void Rendezvous::take_place(int peer, const Member& lost, const message::Replace
   start.first_rank = lost.first_rank;
   start.epoch = change.epoch;
   start.lost = change.what;
+  start.has_no_vote = machine.has_no_vote;
   start.heirs = heirs();
   send(peer, start);
   message::Replace told = change;
@@ -339,7 +356,7 @@ void Rendezvous::lost(int peer, const std::string& how, bool closed, double now)
   // While ranks save, those of the others wait for the ones that are lost with it.
   const bool counts = (takes_part(peer) && found->second.state == State::running) || is_saving(peer);
   const Member machine = found->second;
-  if (closed && machine.round == rounds_) gone_.insert(machine.id);
+  if (machine.round == rounds_ && !machine.has_no_vote) (closed ? gone_ : silent_).insert(machine.id);
   machines_.erase(found);
   if (machine.round > 0) returns_.went(key_of(machine), now);
   if (over()) return;
@@ -347,7 +364,7 @@ void Rendezvous::lost(int peer, const std::string& how, bool closed, double now)
   if (counts) {
     std::string what = fmt::format("the machine {} ({}, {}) was lost: {}", machine.host, machine.address,
                                    range_of_ranks(machine.first_rank, machine.nproc), how);
-    const auto refusal = hand_place_over(machine, what);
+    const auto refusal = hand_place_over(machine, what, closed);
     if (!refusal) return;
     if (!refusal->empty()) what += fmt::format("; no spare machine takes its place: {}", *refusal);
     count_failure(what, 1, now);
@@ -536,7 +553,8 @@ bool Rendezvous::any_ending() const {
 /// Those that wait and were in the last round.
 size_t Rendezvous::veterans() const {
   return static_cast<size_t>(std::count_if(machines_.begin(), machines_.end(), [&](const auto& entry) {
-    return entry.second.state == State::waiting && entry.second.round == rounds_;
+    const Member& machine = entry.second;
+    return machine.state == State::waiting && machine.round == rounds_ && !machine.has_no_vote;
   }));
 }
 
@@ -674,6 +692,7 @@ void Rendezvous::start_round(double now) {
   inherited_ = false;
   members_ = members.size();
   gone_.clear();
+  silent_.clear();
   const Member& first = machines_[members.front()];
   message::Start start;
   start.round = rounds_;
@@ -696,6 +715,7 @@ void Rendezvous::start_round(double now) {
     Member& machine = machines_[peer];
     machine.first_rank = start.first_rank;
     machine.round = rounds_;
+    machine.has_no_vote = false;
     machine.refused = machine.untouched = false;
     machine.quiet_since.reset();
     machine.unreached.reset();

@@ -70,6 +70,8 @@ class Rendezvous {
   std::vector<std::pair<int, Message>> take_messages();
   /// Takes what has happened, in order.
   std::vector<JobEvent> take_events();
+  /// Whether ranks of `peer` run or have ended well, in the round that runs.
+  bool takes_part(int peer) const;
   /// Peers that are on another connection now.
   std::vector<int> take_replaced();
   bool moved() const { return !moved_.empty(); }
@@ -92,6 +94,8 @@ class Rendezvous {
     int round = 0;                            ///< the last one in which it took part
     bool refused = false, untouched = false;  ///< as in Join
     bool replaces = false;                    ///< as in Join
+    bool has_no_vote = false;                 ///< as in Join
+    bool paused = false;
     std::string command{};
     bool leaves = false;  ///< it was told to, and its ranks are stopping
     bool told = false;    ///< that it is a spare, since the round began
@@ -111,8 +115,8 @@ class Rendezvous {
   void replace(int peer, const std::string& id, double now);
   void failed(int peer, const message::Failed& failure, double now);
   void died(int peer, const message::Died& died);
-  std::optional<std::string> hand_place_over(const Member& lost, const std::string& what);
-  void take_place(int peer, const Member& lost, const message::Replace& change);
+  std::optional<std::string> hand_place_over(const Member& lost, const std::string& what, bool closed);
+  void take_place(int peer, const Member& lost, const message::Replace& change, bool closed);
   std::string reason_to_keep_place(const Member& lost) const;
   std::optional<int> find_spare_for(const Member& lost) const;
   void resume(int peer);
@@ -125,7 +129,6 @@ class Rendezvous {
   void probed(int peer, const message::Probed& probed, double now);
   void tell_hang(const Hang& hang);
   std::string reason_to_refuse(int peer, const message::Join& join) const;
-  bool takes_part(int peer) const;
   bool is_saving(int peer) const;
   size_t waiting() const;
   size_t taking_part() const;
@@ -174,7 +177,8 @@ class Rendezvous {
   bool inherited_ = false;  ///< another rendezvous has begun it
   message::Start start_{};  ///< what all its machines were told alike
   size_t members_ = 0;
-  std::set<std::string> gone_;  ///< ids of those that certainly do not live
+  std::set<std::string> gone_;    ///< ids of those that certainly do not live
+  std::set<std::string> silent_;  ///< ids of those that are lost, and may go on by themselves
 };
 
 }  // namespace lockstep::launcher

@@ -20,6 +20,7 @@ struct LastRound {
   int machines = 0;                    ///< that took part
   std::string instance{};              ///< of the rendezvous
   std::vector<message::Heir> heirs{};  ///< in the order in which they are to serve
+  bool has_no_vote = false;            ///< as in Start
 };
 
 /// Whether those that are left after the loss of the machine that served can be more than half of those that

@@ -172,6 +172,9 @@ void RendezvousServer::watch(double now) {
       peer.wire.send(to_text(message::Beat()));
     }
   }
+  // Those that wait come first: one that is lost must not get the place of another.
+  std::stable_partition(gone.begin(), gone.end(),
+                        [&](const auto& one) { return !rendezvous_.takes_part(one.first); });
   for (const auto& [number, why] : gone) drop(number, why);
 }
 

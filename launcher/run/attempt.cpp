@@ -315,6 +315,8 @@ class Attempt {
         give_up(why);
       } else {
         segment_.begin_epoch(change.epoch);
+        if (change.machine && job_.environment.group_rank == 0)
+          output_.message(fmt::format("lockrun: {}; a spare machine takes its place", change.what));
       }
     }
     for (const auto& [death, reason] : asked_.take_refused(kept, kill_at_.has_value(), monotonic_seconds())) {

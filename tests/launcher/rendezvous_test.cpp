@@ -930,6 +930,86 @@ TEST(RendezvousTest, WhereNoSpareMachineTakesThePlaceOfALostOneAllStartAgain) {
   EXPECT_EQ(reason_of(std::move(alone), 2).find("spare"), std::string::npos) << "nobody expects one";
 }
 
+/// Three machines of which two are enough, and two more that wait.
+Meeting with_two_spares() {
+  RendezvousRules rules = elastic(2, 3, 3);
+  rules.max_replacements = 8;
+  Meeting meeting(rules);
+  for (int peer = 1; peer <= 3; ++peer) meeting.join(peer);
+  meeting.past["replaces"] = true;
+  for (int peer = 4; peer <= 5; ++peer) meeting.join(peer);
+  meeting.heard();
+  return meeting;
+}
+
+const std::string kSilent = "no heartbeat for 15.0 s";
+
+TEST(RendezvousTest, MachinesThatMayGoOnByThemselvesAreNotAllReplaced) {
+  Meeting meeting = with_two_spares();
+  meeting.rendezvous.lost(2, kSilent, false, meeting.now);
+  EXPECT_EQ(meeting.types(), (Types{{1, "replace"}, {3, "replace"}, {4, "start"}}));
+  meeting.rendezvous.lost(3, kSilent, false, meeting.now);
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[1].front()["type"], "end");
+  EXPECT_NE(
+      heard[1].front()["reason"].get<std::string>().find(
+          "no spare machine takes its place: so many machines are silent that they may go on without this one"),
+      std::string::npos);
+  // Those two may have begun a round: here none begins until one of them comes, whoever else is there.
+  for (const int peer : {1, 4}) meeting.join(peer);
+  meeting.rendezvous.tick(meeting.now += 100);
+  EXPECT_EQ(meeting.types(), Types{});
+  meeting.past["round"] = 1;
+  meeting.past["machines"] = 3;
+  meeting.join(6);
+  meeting.rendezvous.tick(meeting.now += 100);
+  EXPECT_TRUE(meeting.types().contains(6));
+}
+
+TEST(RendezvousTest, TheVoteOfAMachineThatHasEndedGoesToTheOneInItsPlace) {
+  Meeting meeting = with_two_spares();
+  meeting.rendezvous.lost(2, "its connection was closed", true, meeting.now);
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[4].front()["has_no_vote"], false);
+  meeting.rendezvous.lost(3, kSilent, false, meeting.now);
+  heard = meeting.heard();
+  EXPECT_EQ(heard[5].front()["type"], "start");
+  EXPECT_EQ(heard[5].front()["has_no_vote"], true);
+  meeting.tell(1, {{"type", "failed"}, {"what", "rank 0"}, {"code", 9}});
+  meeting.heard();
+  meeting.rendezvous.lost(5, "its connection was closed", true, meeting.now);
+  meeting.join(1);
+  meeting.rendezvous.tick(meeting.now += 100);
+  EXPECT_EQ(meeting.types(), Types{});
+  meeting.join(4);
+  meeting.rendezvous.tick(meeting.now += 100);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {4, "start"}}));
+}
+
+TEST(RendezvousTest, AVoteIsKnownToAnotherServer) {
+  Meeting meeting(elastic(2, 3));
+  meeting.past = {{"round", 1}, {"machines", 3}, {"instance", "another"}};
+  meeting.join(1);
+  meeting.past["has_no_vote"] = true;
+  meeting.join(2);
+  meeting.rendezvous.tick(meeting.now += 100);
+  EXPECT_EQ(meeting.types(), Types{});
+  meeting.past["has_no_vote"] = false;
+  meeting.join(3);
+  meeting.rendezvous.tick(meeting.now += 100);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {2, "start"}, {3, "start"}}));
+}
+
+TEST(RendezvousTest, ASuspendedSpareMachineTakesNoPlace) {
+  Meeting meeting = with_two_spares();
+  meeting.tell(4, {{"type", "pause"}});
+  meeting.rendezvous.lost(2, kSilent, false, meeting.now);
+  EXPECT_EQ(meeting.types(), (Types{{1, "replace"}, {3, "replace"}, {5, "start"}}));
+  meeting.tell(4, {{"type", "beat"}});
+  meeting.rendezvous.lost(5, kSilent, false, meeting.now);
+  EXPECT_EQ(meeting.types(), (Types{{1, "replace"}, {3, "replace"}, {4, "start"}}));
+}
+
 TEST(RendezvousTest, WhoHasFoundNobodyTriesAgainSoonAtFirst) {
   EXPECT_EQ(retry_pause(0), 0.005);
   EXPECT_DOUBLE_EQ(retry_pause(0.15), 0.015);
