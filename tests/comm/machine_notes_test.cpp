@@ -38,6 +38,7 @@ struct Machine {
 };
 
 const std::string kModel(100000, 'm'), kOwn(9000, 'o');
+bool never() { return false; }
 
 struct MachineNotesTest : testing::Test {
   c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
@@ -67,7 +68,7 @@ TEST_F(MachineNotesTest, OutliveTheMachine) {
   EXPECT_EQ(next.log.find({.index = 2})->what, 2U);
   EXPECT_EQ(next.noted(3), "");
   of_first.give({&first.log}, 2);
-  of_next.take_large(next.log, kTimeout);
+  EXPECT_TRUE(of_next.take_large(next.log, never, kTimeout));
   EXPECT_EQ(next.noted(1), kModel);
 }
 
@@ -91,9 +92,48 @@ TEST_F(MachineNotesTest, AreForAFurtherMachineToo) {
     MachineNotes of_next(store, 1);
     of_next.take(next.log);
     of_first.give({&first.log}, 2);
-    of_next.take_large(next.log, kTimeout);
+    EXPECT_TRUE(of_next.take_large(next.log, never, kTimeout));
     EXPECT_EQ(next.noted(0), kModel) << time;
   }
+}
+
+/// Of a scatter, for example: each rank got its part.
+TEST_F(MachineNotesTest, AreTheRanksOwnWhereAnotherOneHasOthersUnderTheSameKey) {
+  const std::string part(kModel.size(), 'p');
+  Machine beside;
+  first.note(0, kModel);
+  beside.note(0, part);
+  for (const std::string& own : {kModel, part}) {
+    Machine gone, next;
+    gone.note(0, own);
+    of_first.offer({&first.log, &beside.log});
+    EXPECT_TRUE(of_lost.tell(gone.log));
+    MachineNotes of_next(store, 1);
+    of_next.take(next.log);
+    of_first.give({&first.log, &beside.log}, 2);
+    EXPECT_TRUE(of_next.take_large(next.log, never, kTimeout));
+    EXPECT_TRUE(next.noted(0) == own);
+  }
+}
+
+TEST_F(MachineNotesTest, AreWaitedForAgainIfAFurtherRankHasDied) {
+  const std::string another(kModel.size(), 'a');
+  first.note(0, kModel);
+  first.note(1, another);
+  lost.note(0, kModel);
+  lost.note(1, another);
+  of_first.offer({&first.log});
+  EXPECT_TRUE(of_lost.tell(lost.log));
+  Machine next;
+  MachineNotes of_next(store, 1);
+  of_next.take(next.log);
+  EXPECT_FALSE(of_next.take_large(
+      next.log, [] { return true; }, kTimeout));
+  EXPECT_THROW(of_next.take_large(next.log, never, std::chrono::milliseconds(1)), lockstep::TimeoutError);
+  of_first.give({&first.log}, 2);
+  EXPECT_TRUE(of_next.take_large(next.log, never, kTimeout));
+  EXPECT_TRUE(next.noted(0) == kModel);
+  EXPECT_TRUE(next.noted(1) == another);
 }
 
 TEST_F(MachineNotesTest, AreInPiecesWhereTheyAreLarge) {

@@ -493,10 +493,12 @@ void HealableJob::add(const std::shared_ptr<RecordingGroup>& group) {
 namespace {
 
 /// On a new machine the ranks have noted what some of them hold for all.
-void wait_for_logs(const shm::Segment& segment, std::chrono::milliseconds timeout) {
+bool wait_for_logs(const shm::Segment& segment, const std::function<bool()>& is_over,
+                   std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (int r = 0; r < segment.ranks(); ++r) {
     while (segment.rank_record(r).has_log.load(std::memory_order_acquire) == 0) {
+      if (is_over()) return false;
       if (std::chrono::steady_clock::now() >= deadline)
         throw TimeoutError(
             fmt::format(
@@ -506,6 +508,7 @@ void wait_for_logs(const shm::Segment& segment, std::chrono::milliseconds timeou
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
+  return true;
 }
 
 std::vector<int> all_ranks(const HealableMachines& machines) {
@@ -514,18 +517,21 @@ std::vector<int> all_ranks(const HealableMachines& machines) {
   return ranks;
 }
 
-/// The group of all ranks. `made`: what this process has of it, if it takes nobody's place.
+/// The group of all ranks. `made`: what this process has of it, if it takes nobody's place. `take_the_rest`: what follows on a new
+/// machine when all have stopped; it returns false if a further rank has died, and is called again.
 std::shared_ptr<ProcessGroup::Impl> make_healable(const std::shared_ptr<HealableJob>& job,
                                                   std::shared_ptr<ProcessGroup::Impl> made,
                                                   std::chrono::milliseconds timeout,
-                                                  const std::function<void()>& have_stopped = {}) {
+                                                  const std::function<bool(uint32_t)>& take_the_rest = {}) {
   current_job() = job;
   Place place = make_place(job->machines(), all_ranks(job->machines()));
   if (job->is_replaying()) {
     // Until then the others may write where the arena of this rank is.
-    while (!job->meet(job->world_change().epoch(), shm::WorldChange::Stage::stopped, timeout)) {
+    for (;;) {
+      const uint32_t epoch = job->world_change().epoch();
+      if (!job->meet(epoch, shm::WorldChange::Stage::stopped, timeout)) continue;
+      if (!take_the_rest || take_the_rest(epoch)) break;
     }
-    if (have_stopped) have_stopped();
     made = std::make_shared<ReplayedGroup>(job, place, timeout);
   }
   auto group = std::make_shared<RecordingGroup>(std::move(made), job, std::move(place));
@@ -562,15 +568,16 @@ std::shared_ptr<ProcessGroup::Impl> take_place(const std::shared_ptr<shm::Node>&
   auto places = HealableMachines::noted(rank, log, is_new_machine ? host : "");
   HealableMachines machines(std::move(places), store);
   if (is_new_machine) machines.note(log);  // the newer one counts
-  const auto take_the_rest = [&] {
-    notes.take_large(log, timeout);
+  const auto take_the_rest = [&](uint32_t epoch) {
+    const auto is_over = [&] { return node->segment().epoch() != epoch; };
+    if (!notes.take_large(log, is_over, timeout)) return false;
     if (const std::string problem = log.problem(); !problem.empty()) throw Error(problem);
     record.outlives_machine.store(shm::kOutlivesMachine, std::memory_order_relaxed);
     record.has_log.store(1, std::memory_order_release);
-    wait_for_logs(node->segment(), timeout);
+    return wait_for_logs(node->segment(), is_over, timeout);
   };
   return make_healable(std::make_shared<HealableJob>(node, std::move(machines)), nullptr, timeout,
-                       is_new_machine ? std::function<void()>(take_the_rest) : nullptr);
+                       is_new_machine ? std::function<bool(uint32_t)>(take_the_rest) : nullptr);
 }
 
 }  // namespace lockstep::backends

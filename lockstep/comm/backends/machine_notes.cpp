@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 #include <span>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
@@ -138,7 +139,10 @@ bool MachineNotes::tell(shm::SetupLog& log) const {
     const bool is_offered = entry->bytes >= kLarge && offered.contains(describe_large(*entry));
     append_value(bytes, *entry);
     append_value(bytes, static_cast<uint8_t>(is_offered));
-    if (is_offered) continue;
+    if (is_offered) {
+      append_value(bytes, describe_large(*entry).hash);
+      continue;
+    }
     const auto own = shm::SetupLog::bytes_of(*entry);
     if (bytes.size() + own.size() > kMostBytes) return false;
     const auto* const begin = reinterpret_cast<const uint8_t*>(own.data());
@@ -156,8 +160,9 @@ void MachineNotes::take(shm::SetupLog& log) {
   for (Reading reading(bytes); !reading.at_end();) {
     const auto entry = reading.next<Entry>();
     if (reading.next<uint8_t>() != 0) {
-      wanted_.push_back(entry);
-      append_value(wish, entry.key);
+      const auto hash = reading.next<uint64_t>();
+      wanted_.push_back({entry, hash});
+      append_value(wish, Large{entry.key, entry.bytes, hash});
       continue;
     }
     const auto piece = reading.next(entry.bytes);
@@ -166,20 +171,32 @@ void MachineNotes::take(shm::SetupLog& log) {
   if (!wanted_.empty()) put(wish_of(rank_), wish);
 }
 
-void MachineNotes::take_large(shm::SetupLog& log, std::chrono::milliseconds timeout) {
-  for (size_t i = 0; i < wanted_.size(); ++i) {
-    const std::string gift = gift_to(rank_, i);
-    store_->wait({gift}, timeout);
-    const Bytes bytes = get(gift);
-    if (bytes.size() != wanted_[i].bytes) {
-      throw Error(fmt::format("a note of {} bytes of a lost machine has come back with {} bytes",
-                              wanted_[i].bytes, bytes.size()));
+bool MachineNotes::take_large(shm::SetupLog& log, const std::function<bool()>& is_over,
+                              std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (; taken_ < wanted_.size(); ++taken_) {
+    const std::string gift = gift_to(rank_, taken_);
+    while (!store_->check({gift})) {
+      if (is_over()) return false;
+      if (std::chrono::steady_clock::now() >= deadline) {
+        throw TimeoutError(
+            fmt::format("rank 0 has not given what rank {} of a lost machine got, within {} ms", rank_,
+                        timeout.count()),
+            {0});
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    const Bytes bytes = get(gift);
     const auto piece = std::as_bytes(std::span(bytes));
-    log.append(wanted_[i], {&piece, 1});
+    const auto& [entry, hash] = wanted_[taken_];
+    if (bytes.size() != entry.bytes || hash_of_note(piece) != hash) {
+      throw Error(fmt::format("a note of {} bytes of rank {} of a lost machine has come back with others",
+                              entry.bytes, rank_));
+    }
+    log.append(entry, {&piece, 1});
     remove(gift);
   }
-  wanted_.clear();
+  return true;
 }
 
 void MachineNotes::give(const std::vector<shm::SetupLog*>& logs, int ranks) const {
@@ -188,11 +205,15 @@ void MachineNotes::give(const std::vector<shm::SetupLog*>& logs, int ranks) cons
     const Bytes wish = get(wish_of(rank));
     size_t number = 0;
     for (Reading reading(wish); !reading.at_end();) {
-      const auto key = reading.next<Key>();
+      const auto wanted = reading.next<Large>();
       const Entry* found = nullptr;
       for (shm::SetupLog* const log : logs) {
-        const Entry* const entry = log->find(key);
-        if (entry != nullptr && entry->bytes >= kLarge) found = entry;
+        const Entry* const entry = log->find(wanted.key);
+        // Ranks have other bytes under the same key, if they got parts.
+        if (entry != nullptr && entry->bytes == wanted.bytes && describe_large(*entry) == wanted) {
+          found = entry;
+          break;
+        }
       }
       if (found == nullptr)
         throw Error(

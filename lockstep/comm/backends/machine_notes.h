@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/shm/setup_log.h"
@@ -39,8 +40,10 @@ class MachineNotes {
   /// A new process on a new machine: its predecessor's notes go to `log`, which is empty, but for large ones, which are asked for.
   /// Throws Error where none were told.
   void take(shm::SetupLog& log);
-  /// Those that were asked for. Blocks until rank 0 gives them.
-  void take_large(shm::SetupLog& log, std::chrono::milliseconds timeout);
+  /// Those that were asked for. Blocks until rank 0 gives them, and returns false if `is_over` does not return false meanwhile: then
+  /// another call goes on. Throws TimeoutError.
+  bool take_large(shm::SetupLog& log, const std::function<bool()>& is_over,
+                  std::chrono::milliseconds timeout);
   /// Rank 0: gives what the `ranks` ranks of the job have asked for.
   void give(const std::vector<shm::SetupLog*>& logs, int ranks) const;
 
@@ -51,7 +54,8 @@ class MachineNotes {
 
   c10::intrusive_ptr<c10d::Store> store_;
   int rank_;
-  std::vector<shm::SetupLog::Entry> wanted_{};
+  std::vector<std::pair<shm::SetupLog::Entry, uint64_t>> wanted_{};  // and the hash of its bytes
+  size_t taken_ = 0;                                                 // of those
 };
 
 }  // namespace lockstep::backends
