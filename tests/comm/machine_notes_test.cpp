@@ -97,7 +97,7 @@ TEST_F(MachineNotesTest, AreForAFurtherMachineToo) {
   }
 }
 
-/// Of a scatter, for example: each rank got its part.
+/// Each rank got its part, as of a scatter.
 TEST_F(MachineNotesTest, AreTheRanksOwnWhereAnotherOneHasOthersUnderTheSameKey) {
   const std::string part(kModel.size(), 'p');
   Machine beside;
