@@ -273,8 +273,8 @@ std::optional<int> Rendezvous::find_spare_for(const Member& lost) const {
   return found;
 }
 
-/// A spare machine takes the place of `lost`, which is no member any more, while the others go on. Returns none then; otherwise
-/// why not, for a line, which is empty where nobody expects it: no machine waits, or no ranks are replaced.
+/// Gives the place of `lost`, which is no member any more, to a spare machine while the others go on. Returns none if one has it.
+/// Otherwise returns the reason, for a line. It is empty if nobody expects a spare: none waits, or ranks are not replaced.
 std::optional<std::string> Rendezvous::hand_place_over(const Member& lost, const std::string& what,
                                                        bool closed) {
   if (phase_ != Phase::running || rules_.max_replacements == 0 || waiting() == 0) return "";
