@@ -51,7 +51,7 @@ struct DistributedDataParallelOptions {
   /// up, as under no_sync(); then the average of the ranks' sums. Not together with join().
   int backward_passes_per_step = 1;
   /// How sums of gradients travel between machines, as all_reduce's option says. BFLOAT16 halves the bytes of float32 and
-  /// costs accuracy (docs/howto/several_machines.md). All parameters must be float32, float16 or bfloat16. A communication hook
+  /// costs accuracy (docs/howto/slow_networks.md). All parameters must be float32, float16 or bfloat16. A communication hook
   /// asks for itself. Default: LOCKSTEP_WIRE_DTYPE's.
   std::optional<WireDtype> wire_dtype{};
   /// Names, as in named_parameters() and named_buffers(), of what stays each rank's own.
