@@ -1,4 +1,4 @@
-"""What a resume does about each flag of a recipe, as its --show-resume-effects and docs/recipes/resume.md say."""
+"""What a resume does about each flag of a recipe, as its --show-resume-effects and the pages docs/recipes/resume*.md say."""
 import json
 import pathlib
 import random
@@ -9,7 +9,7 @@ import unittest
 
 import tiny
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs/recipes/resume.md"
+PAGES = sorted((pathlib.Path(__file__).parents[2] / "docs/recipes").glob("resume*.md"))
 
 
 def show_effects(recipe):
@@ -90,7 +90,7 @@ class RecipeResumeTest(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.dir)
 
     def test_the_page_is_what_the_recipes_say(self):
-        page = DOCS.read_text()
+        page = "\n".join(page.read_text() for page in PAGES)
         for recipe in ("bert_classify", "bert_ner", "bert_qa", "resnet_ddp", "translate"):
             self.assertIn(f"## {recipe}\n\n{show_effects(recipe)}", page)
 
