@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -19,6 +20,9 @@ PAGE = pathlib.Path("docs/tutorials/from_libtorch.md")
 BUILD = pathlib.Path(os.environ["LOCKSTEP_BUILD_DIR"])
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
 MOST_LINES = 10
+# Where the compiler's cache is there, a program that has not changed comes from it, as in the build (LockstepToolchain.cmake).
+CACHED = ["ccache"] if shutil.which("ccache") else []
+CACHE = {"CCACHE_NOHASHDIR": "1", "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime"}
 
 
 def patched(program, diff):
@@ -53,7 +57,7 @@ def write_digits(folder):
 
 
 def compile_program(source, to):
-    """With the flags and libraries of a recipe."""
+    """With the flags and libraries of a recipe. In the folder of the source: its name is another one in each run."""
     commands = json.loads((BUILD / "compile_commands.json").read_text())
     recipe = next(one for one in commands if "/bert_by_hand.dir/" in one["output" if "output" in one else "command"])
     words = [word for word in shlex.split(recipe["command"]) if "ccache" not in word]
@@ -61,8 +65,8 @@ def compile_program(source, to):
     del words[source_at - 1:source_at + 1]
     object_at = words.index("-o")
     del words[object_at:object_at + 2]
-    done = subprocess.run([*words, "-O1", "-w", "-c", str(source), "-o", str(to) + ".o"], cwd=recipe["directory"], capture_output=True,
-                          text=True, timeout=600)
+    done = subprocess.run([*CACHED, *words, "-O1", "-w", "-c", source.name, "-o", f"{to.name}.o"], cwd=source.parent, capture_output=True,
+                          text=True, timeout=600, env={**os.environ, **CACHE})
     if done.returncode != 0:
         raise AssertionError(done.stderr[-3000:])
     link = subprocess.run(["ninja", "-C", str(BUILD), "-t", "commands", "-s", "bin/bert_by_hand"], capture_output=True, text=True,
