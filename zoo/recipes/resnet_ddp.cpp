@@ -154,7 +154,7 @@ constexpr auto kScriptFlags = std::to_array<tasks::RecipeFlag<Arguments>>({
       .default_words = "0",
       .value = "N",
       .words = "As --seed"},
-     OnResume::refuses(RecordKind::seed, "Not given: the checkpoint's")},
+     OnResume::refuses(RecordKind::seed, "without the flag the checkpoint's is kept")},
     {{.name = "model-dir",
       .target = kTraining<&TrainingArguments::output_dir>,
       .preset = kHeldValue,

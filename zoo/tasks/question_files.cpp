@@ -27,7 +27,7 @@ constexpr auto kQuestionFlags = std::to_array<RecipeFlag<QuestionFiles>>({
       .member = &QuestionFiles::validation_file,
       .words = "Evaluated after training, and during it as --eval-strategy says"},
      OnResume::refuses(RecordKind::data,
-                       "if questions, texts or answers differ; adding or leaving it out is new")},
+                       "if questions, texts or answers differ; you may add it or leave it out")},
     {{.name = "test-file",
       .member = &QuestionFiles::test_file,
       .words = "Answered with --do-predict; it may lack answers"},

@@ -48,7 +48,7 @@ constexpr auto kTextFlags = std::to_array<RecipeFlag<TextFiles>>({
     {{.name = "validation-file",
       .member = &TextFiles::validation_file,
       .words = "Evaluated after training, and during it as --eval-strategy says"},
-     OnResume::refuses(RecordKind::data, "if rows or their texts differ; adding or leaving it out is new")},
+     OnResume::refuses(RecordKind::data, "if rows or their texts differ; you may add it or leave it out")},
     {{.name = "validation-split",
       .target = taken_by<read_split_size>,
       .value = "SIZE",

@@ -144,7 +144,7 @@ constexpr auto kTokenFlags = std::to_array<RecipeFlag<TokenFiles>>({
     {{.name = "validation-file",
       .member = &TokenFiles::validation_file,
       .words = "Evaluated after training, and during it as --eval-strategy says"},
-     OnResume::refuses(RecordKind::data, "if words or labels differ; adding or leaving it out is new")},
+     OnResume::refuses(RecordKind::data, "if words or labels differ; you may add it or leave it out")},
     {{.name = "test-file",
       .member = &TokenFiles::test_file,
       .words = "Labelled with --do-predict; it may lack labels"},

@@ -66,7 +66,7 @@ using checkpoint::RecordKind;
 
 constexpr auto kOtherPairs = OnResume::refuses(RecordKind::data, "if sentences differ; the path may change");
 constexpr auto kOtherValidation =
-    OnResume::refuses(RecordKind::data, "if sentences differ; adding or leaving it out is new");
+    OnResume::refuses(RecordKind::data, "if sentences differ; you may add it or leave it out");
 
 template <auto kMember>
 constexpr auto kModel = member_of<&TranslationOptions::model, kMember, TranslationOptions>;
