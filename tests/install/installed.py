@@ -11,8 +11,16 @@ SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["LOCKSTEP_BUILD_DIR"])
 CMAKE = os.environ["LOCKSTEP_CMAKE"]
 HERE = pathlib.Path(__file__).parent
-# Where the compiler's cache is there, what an earlier run has compiled from the same sources comes from it.
+# Where the compiler's cache is there, what an earlier run has compiled from the same sources comes from it. It keeps a precompiled
+# header only with this sloppiness and, of g++, this flag (LockstepToolchain.cmake). The folder has another name in each run.
 CACHED = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+CACHED_FLAGS = "-fpch-preprocess" if CACHED else ""
+
+
+def cache_of(folder):
+    """Variables for ccache and a build below `folder`."""
+    return {"CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1",
+            "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime"}
 
 
 def run(*command, **options):

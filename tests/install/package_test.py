@@ -6,9 +6,10 @@ import shutil
 import subprocess
 import unittest
 
-from installed import BUILD, CACHED, CMAKE, HERE, SOURCE, InstalledTest, other_libtorch, run
+from installed import BUILD, CACHED, CACHED_FLAGS, CMAKE, HERE, SOURCE, InstalledTest, cache_of, other_libtorch, run
 
 SANITIZE = os.environ["LOCKSTEP_SANITIZE"]
+FLAGS = " ".join(filter(None, [f"-fsanitize={SANITIZE}" if SANITIZE else "", CACHED_FLAGS]))
 
 
 class PackageTest(InstalledTest):
@@ -16,14 +17,13 @@ class PackageTest(InstalledTest):
         """Configures an outside project against the installed copy, as somebody who has activated a Python environment."""
         return subprocess.run(
             [CMAKE, "-G", "Ninja", "-S", project, "-B", self.work / name, f"-DCMAKE_PREFIX_PATH={self.prefix}",
-             "-DCMAKE_CXX_COMPILER=c++", f"-DCMAKE_CXX_FLAGS={'-fsanitize=' + SANITIZE if SANITIZE else ''}", *definitions],
+             "-DCMAKE_CXX_COMPILER=c++", f"-DCMAKE_CXX_FLAGS={FLAGS}", *definitions],
             env={**os.environ, "VIRTUAL_ENV": str(SOURCE / ".venv")}, capture_output=True, text=True, timeout=120)
 
     def build(self, name, *definitions):
         result = self.configure(name, HERE / "app", *CACHED, *definitions)
         self.assertEqual(result.returncode, 0, result.stderr)
-        # The folder has another name in each run.
-        run(CMAKE, "--build", self.work / name, env={**os.environ, "CCACHE_BASEDIR": str(self.work), "CCACHE_NOHASHDIR": "1"})
+        run(CMAKE, "--build", self.work / name, env={**os.environ, **cache_of(self.work)})
         return self.work / name
 
     def test_readmes_program(self):
@@ -42,8 +42,7 @@ class PackageTest(InstalledTest):
         self.assertEqual(installing, ["scripts/setup", "scripts/build", "cmake --install build --prefix $HOME/lockstep"])
         environment = [activate, path]
         script = "\n".join(["set -e", f"cd '{SOURCE}'", *environment, f"cd '{folder}'", build])
-        variables = {"HOME": str(self.work), "CXX": "c++", "CCACHE_BASEDIR": str(self.work), "CCACHE_NOHASHDIR": "1",
-                     "CXXFLAGS": f"-fsanitize={SANITIZE}" if SANITIZE else "", "OMP_NUM_THREADS": "1"}
+        variables = {"HOME": str(self.work), "CXX": "c++", "CXXFLAGS": FLAGS, "OMP_NUM_THREADS": "1", **cache_of(self.work)}
         if CACHED:
             variables["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
             variables["CCACHE_DIR"] = os.environ.get("CCACHE_DIR", os.path.expanduser("~/.cache/ccache"))
