@@ -135,6 +135,23 @@ class Lint(unittest.TestCase):
             self.assertEqual(changed.stdout.count("error:"), 2, changed.stdout)
             self.assertNotIn(kept.name, [file.name for file in (folder / "build/lint").iterdir()])
 
+    def test_clang_tidy_looks_at_headers_that_differ(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            self.checkout(folder)
+            text = ("#pragma once\n#include <string>\n#include <vector>\ninline int {0}(const std::vector<std::string>& all) {{\n"
+                    "  int sum = 0;\n  for (const auto& one : all) sum += one.size() > 1 ? 1 : 0;\n  return sum;\n}}\n")
+            self.unity(folder, {"own.h": text.format("own"), "own.cpp": '#include "own.h"\n'},
+                       {"alone.h": text.format("alone"), "user.cpp": '#include "alone.h"\n'})
+            for command in (["add", "."], ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "-m", "clean"]):
+                subprocess.run(["git", *command], cwd=folder, check=True)
+            for header in ("own", "alone"):
+                (folder / f"{header}.h").write_text(text.format(header).replace("const auto& one", "auto one"))
+            found = self.run_lint(folder, "--base", "HEAD", "clang-tidy")
+            self.assertEqual(found.returncode, 1, found.stdout + found.stderr)
+            for header in ("own", "alone"):
+                self.assertRegex(found.stdout, rf"{header}\.h:6:13: .*performance-for-range-copy")
+
     def test_clang_tidy_goes_on_after_an_interruption(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
