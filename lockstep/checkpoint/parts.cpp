@@ -166,11 +166,12 @@ void save(const std::filesystem::path& directory, const std::vector<Part>& parts
   if (const std::string warning = writer->status().warning; !warning.empty()) log::warning(warning);
 }
 
-void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup& group) {
+void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup& group, bool is_tried) {
   const Place place = place_in(group);
   const std::shared_ptr<Files> files = posix_files();
   std::string probe;
   throw_on_all(place, catch_error([&] {
+                 if (is_tried) return;
                  make_directories(*files, folder);
                  if (place.rank != 0) return;
                  // Its name is new, so that no cache of a network file system knows that it is not there.
@@ -184,9 +185,9 @@ void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup
                }));
   if (!place.group) return files->remove(folder / probe);
   probe = place.group->broadcast_bytes(probe);
-  const bool sees_it = std::filesystem::exists(folder / probe);
+  const bool sees_it = is_tried || std::filesystem::exists(folder / probe);
   const std::vector<std::string> seen = place.group->all_gather_bytes(sees_it ? "yes" : "no");
-  if (place.rank == 0) files->remove(folder / probe);
+  if (place.rank == 0 && !is_tried) files->remove(folder / probe);
   std::vector<size_t> without;
   for (size_t rank = 0; rank < seen.size(); ++rank) {
     if (seen[rank] != "yes") without.push_back(rank);

@@ -91,8 +91,9 @@ void save(const std::filesystem::path& directory, const std::vector<Part>& parts
 
 /// Finds out before a training whether all ranks of `group` see one `folder`, which is made where it does not
 /// exist. Throws FileError on all ranks that names those that do not see what rank 0 has written. Called by all
-/// ranks; blocks.
-void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup& group);
+/// ranks; blocks. `is_tried`: this process takes the place of one that has tried it, and touches no file.
+void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup& group,
+                         bool is_tried = false);
 
 /// The record that save() was given; empty if it was given none. Throws FileError.
 RunRecord read_record(const Checkpoint& checkpoint);

@@ -137,14 +137,16 @@ TEST(Parts, StateIsDividedAnew) {
   const StateDict expected = optimizer_state_dict(*plain.optimizer);
   const StateDict state = optimizer_state_dict(*plain_again.optimizer);
   CHECK_TRUE(state.scalars == expected.scalars);
-  CHECK_TRUE(state.tensors.size() == expected.tensors.size() && !state.tensors.empty());
+  CHECK_TRUE(state.tensors.size() == expected.tensors.size());
+  CHECK_TRUE(!state.tensors.empty());
   for (const auto& [name, tensor] : expected.tensors) CHECK_TRUE(at::equal(state.tensors.at(name), tensor));
 
   Loop<ZeroRedundancyOptimizer<FusedAdamW>> parameters_again;
   checkpoint::load(folder / "checkpoint-2", parameters_again.parts());
   const StateDict own = optimizer_state_dict(*by_parameter.optimizer);
   const StateDict own_again = optimizer_state_dict(*parameters_again.optimizer);
-  CHECK_TRUE(own_again.scalars == own.scalars && own_again.tensors.size() == own.tensors.size());
+  CHECK_TRUE(own_again.scalars == own.scalars);
+  CHECK_TRUE(own_again.tensors.size() == own.tensors.size());
   for (const auto& [name, tensor] : own.tensors) CHECK_TRUE(at::equal(own_again.tensors.at(name), tensor));
 
   world().barrier();
@@ -193,7 +195,8 @@ TEST(Parts, EveryKnownOptimizerGoesThroughItsState) {
     }
     load_optimizer_state_dict(second, {optimizer_state_dict(first)});
     const StateDict one = optimizer_state_dict(first), two = optimizer_state_dict(second);
-    CHECK_TRUE(one.scalars == two.scalars && one.tensors.size() == two.tensors.size());
+    CHECK_TRUE(one.scalars == two.scalars);
+    CHECK_TRUE(one.tensors.size() == two.tensors.size());
     CHECK_TRUE(!one.tensors.empty());
     for (int step = 3; step < 5; ++step) {
       for (auto* each : {&first, &second}) each->zero_grad();
@@ -334,7 +337,8 @@ TEST(Parts, AStateThatSeveralGroupsHaveIsLoaded) {
   Zero loaded(again->parameters(), torch::optim::AdamWOptions(0.1), {.process_group = part});
   checkpoint::load(folder / "checkpoint-1", {{"optimizer", loaded}});
   const StateDict expected = optimizer_state_dict(optimizer), found = optimizer_state_dict(loaded);
-  CHECK_TRUE(found.scalars == expected.scalars && found.tensors.size() == expected.tensors.size());
+  CHECK_TRUE(found.scalars == expected.scalars);
+  CHECK_TRUE(found.tensors.size() == expected.tensors.size());
   for (const auto& [name, tensor] : expected.tensors) CHECK_TRUE(at::equal(found.tensors.at(name), tensor));
 }
 

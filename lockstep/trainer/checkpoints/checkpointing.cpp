@@ -34,9 +34,10 @@ Checkpointing::Checkpointing(const TrainingArguments& arguments, const ProcessGr
   on_all_ranks(group, [&] {
     if (group.rank() != 0) make();
   });
-  // Where ranks are replaced they are on one machine, and what a new one tries here was tried by the one before.
-  if (group.size() > 1 && !detail::can_replace_ranks()) {
-    on_all_ranks(group, [&] { checkpoint::check_shared_folder(arguments.output_dir, group); });
+  if (group.size() > 1) {
+    on_all_ranks(group, [&] {
+      checkpoint::check_shared_folder(arguments.output_dir, group, detail::is_replacement());
+    });
   }
 }
 
