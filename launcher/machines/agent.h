@@ -70,6 +70,8 @@ class Agent {
   void ask_to_replace(const message::Died& died) { send(died); }
   /// The ranks, of this machine or others, that are replaced, each once. To call after take_end_request().
   std::deque<message::Replace> take_replaced();
+  /// Would take_replaced() return some?
+  bool has_changes() const { return !news_.replaced.empty(); }
   /// The ranks of this machine that are not, each once. To call after take_end_request().
   std::deque<message::Kept> take_kept() { return std::exchange(news_.kept, {}); }
   void report_probed(const std::vector<int>& unreached) { send(message::Probed{unreached}); }

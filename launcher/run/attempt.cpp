@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -24,6 +25,7 @@
 #include "launcher/process/poll_set.h"
 #include "launcher/run/asked_replacements.h"
 #include "launcher/run/attempt_plan.h"
+#include "launcher/run/held_end.h"
 #include "launcher/run/replacements.h"
 #include "launcher/run/spares.h"
 #include "launcher/watch/hang_report.h"
@@ -111,8 +113,21 @@ void take_in(const Event& event, Spares& spares, Output& output, EventLog& event
   if (!line.empty()) output.message("lockrun: " + line);
 }
 
+constexpr const char* kIsReplaced = "a rank is just being replaced";
+
+std::string in_seconds(double seconds) { return fmt::format("{:g} s", std::round(seconds * 100) / 100); }
+
+std::string describe_wait(const HeldEnd& end) {
+  return fmt::format("when it is back, after {} at most", in_seconds(end.longest()));
+}
+
 std::string on_this_machine(const std::string& failure) {
   return fmt::format("on {}: {}", host_name(), failure);
+}
+
+/// At once: what follows here must not look like the reason there.
+void tell_the_others(const Job& job, const std::string& failure, int code = 1) {
+  if (job.agent != nullptr) job.agent->report_failure(on_this_machine(failure), code);
 }
 
 /// Whether the signal that ended a rank is one of these, which lockrun has passed on to all.
@@ -153,7 +168,8 @@ class Attempt {
                job.options.logs.wanted() ? attempt_directory(job) + "/stacks.txt" : ""),
         workers_(job.options.nproc_per_node, job.environment.rank),
         replacements_(most_replacements(job), segment_, job.options.nodes.several()),
-        spares_(may_replace(job) ? job.options.spares : 0, replacements_.start_seconds()) {}
+        spares_(may_replace(job) ? job.options.spares : 0, replacements_.start_seconds()),
+        end_(job.options.shutdown_timeout) {}
 
   AttemptResult run() {
     note_substitute_memory(segment_fd_.get(), output_);
@@ -188,7 +204,9 @@ class Attempt {
     if (kill_at_) sooner(std::max(0.0, *kill_at_ - monotonic_seconds()));
     if (workers_.running() > 0) sooner(hangs_.interval());
     constexpr double kLookForReplaced = 0.02;
-    if (replacements_.any_under_way() || !asked_.empty() || (change_ && replacements_.is_meeting()))
+    const bool holds_end = end_.has_come() && !kill_at_;
+    if (holds_end || replacements_.any_under_way() || !asked_.empty() ||
+        (change_ && replacements_.is_meeting()))
       sooner(kLookForReplaced);
     constexpr double kLookForSpares = 0.1;
     if (!kill_at_ && spares_.has_missing(replacements_.left())) sooner(kLookForSpares);
@@ -222,6 +240,7 @@ class Attempt {
     copies_.add_polls(polls);
     output_.add_polls(polls);
     polls.wait(next_deadline());
+    if (held_signal_ && !kill_at_) end_by(*held_signal_);
     if (job_.agent != nullptr) {
       handle_peers();  // silence says something too
       handle_changes();
@@ -261,7 +280,7 @@ class Attempt {
     if (kill_at_) return;
     if (const auto late = replacements_.find_late(now)) {
       hung_ = *late;
-      tell_the_others(hung_, change_ ? change_->code : 1);
+      tell_the_others(job_, hung_, change_ ? change_->code : 1);
       output_.message(fmt::format("lockrun: {}; ending all ranks", *late));
       tell_to_end(SIGTERM, Why::failure);
     }
@@ -271,7 +290,7 @@ class Attempt {
   void give_up(const std::string& why) {
     const message::Replace change = *std::exchange(change_, std::nullopt);
     hung_ = fmt::format("{} and is not replaced: {}", change.what, why);
-    tell_the_others(hung_, change.code);
+    tell_the_others(job_, hung_, change.code);
     output_.message(fmt::format("lockrun: {}; ending all ranks", hung_));
     tell_to_end(SIGTERM, Why::failure);
   }
@@ -281,6 +300,8 @@ class Attempt {
     if (!replacements_.wanted() || event.status == 0 || kill_at_ || asks_to_be_resumed(event.status))
       return false;
     if (was_ended_by_one_of(passed_on_, event.status)) return false;
+    // It was sent to the ranks, too.
+    if (held_signal_ && was_ended_by_one_of({*held_signal_}, event.status)) return false;
     WorkerResult worker = workers_.of(event);
     worker.wait_status = event.status;
     const std::string refusal = replacements_.refusal(event.process, workers_.results());
@@ -304,7 +325,12 @@ class Attempt {
   void handle_changes() {
     const auto kept = job_.agent->take_kept();
     for (const message::Replace& change : job_.agent->take_replaced()) {
-      if (kill_at_) break;
+      if (kill_at_) {
+        // Ranks that were asked to save, by a signal that came first, do so with the new process.
+        if (why_ == Why::request && replacements_.problem_here(workers_.results(), change.machine).empty())
+          segment_.begin_epoch(change.epoch);
+        continue;
+      }
       hangs_.forgive(monotonic_seconds());
       job_.agent->report_quiet(std::nullopt);
       change_ = change;
@@ -342,6 +368,15 @@ class Attempt {
     hangs_.forgive(monotonic_seconds());
   }
 
+  /// Is a rank being replaced, here or elsewhere, or back but for its handler of the request to end?
+  bool is_replacing() const {
+    if (job_.agent != nullptr && job_.agent->has_changes()) return true;
+    if (!asked_.empty() || replacements_.any_under_way() || (change_ && replacements_.is_meeting()))
+      return true;
+    const int signal = held_signal_.value_or(SIGTERM);
+    return replacements_.any_new(workers_.results(), [&](pid_t pid) { return catches(pid, signal); });
+  }
+
   void start_store() {
     // Ranks meet at the first machine. At the others it is a machine that tries whether it reaches this one.
     if (job_.environment.group_rank != 0) {
@@ -360,7 +395,7 @@ class Attempt {
     if (hung_ == jobs_hang_) {
       job_.agent->report_failure(hung_, 1);
     } else {
-      tell_the_others(hung_);
+      tell_the_others(job_, hung_);
     }
     tell_to_end(SIGTERM, Why::failure);
   }
@@ -382,10 +417,18 @@ class Attempt {
     if (hang) tell_of_hang(*hang);
     if (const auto targets = job_.agent->take_probe()) probe_.emplace(*targets);
     if (!reason) return;
+    const double now = monotonic_seconds();
+    const bool is_new = !end_.has_come();
+    if (job_.agent->ends_to_resume() && end_.waits(is_replacing(), now)) {
+      if (is_new)
+        output_.message(fmt::format("lockrun: {}; {}, so the ranks here are asked to save and end {}",
+                                    *reason, kIsReplaced, describe_wait(end_)));
+      return;
+    }
     ended_by_peers_ = true;
     saves_for_peers_ = job_.agent->ends_to_resume();
-    output_.message(saves_for_peers_ ? fmt::format("lockrun: {}; the ranks here have {:g} s to save and end",
-                                                   *reason, job_.options.shutdown_timeout)
+    output_.message(saves_for_peers_ ? fmt::format("lockrun: {}; the ranks here have {} to save and end",
+                                                   *reason, in_seconds(end_.deadline(now) - now))
                                      : fmt::format("lockrun: {}; ending the ranks here", *reason));
     told_.push_back(*reason);
     tell_to_end(SIGTERM, saves_for_peers_ ? Why::resume : Why::failure);
@@ -499,6 +542,8 @@ class Attempt {
 
   void resume_later(const WorkerResult& worker) {
     if (kill_at_) return;
+    // The ranks have agreed on the end, by those that were asked on other machines.
+    if (end_.has_come()) return end_.release();
     if (workers_.running() > 0) {
       output_.message(
           fmt::format("lockrun: rank {} ended with exit code {}, so the job is to be resumed later; the "
@@ -539,8 +584,15 @@ class Attempt {
   void handle_signals() {
     while (const auto signal = signals_.receive()) {
       if (job_.hosts != nullptr) job_.hosts->pass_on(*signal);
-      const SignalAction action =
-          action_of(*signal, job_.options.signals, kill_at_.has_value(), ending_signals_);
+      const auto find_action = [&] {
+        return action_of(*signal, job_.options.signals, kill_at_.has_value(), ending_signals_);
+      };
+      SignalAction action = find_action();
+      if (action == SignalAction::end && held_signal_) {  // somebody insists
+        end_.release();
+        end_by(*held_signal_);
+        action = find_action();
+      }
       switch (action) {
         case SignalAction::end:
           end_by(*signal);
@@ -565,16 +617,25 @@ class Attempt {
   }
 
   void end_by(int signal) {
-    was_incomplete_ = replacements_.any_under_way();
     interrupted_by_ = signal;  // no restart follows, even if it comes when all have ended
+    const double now = monotonic_seconds();
+    if (workers_.running() > 0 && end_.waits(is_replacing(), now)) {
+      if (!std::exchange(held_signal_, signal))
+        output_.message(
+            fmt::format("lockrun: {} received; {}, so it is passed on {} (a second signal: at once)",
+                        signal_name(signal), kIsReplaced, describe_wait(end_)));
+      return;
+    }
+    held_signal_.reset();
+    was_incomplete_ = replacements_.any_under_way();
     if (workers_.running() == 0) {
       if (signal != SIGINT) return;
       output_.message("lockrun: SIGINT received; killing what the ranks have left behind");
       guardian_->send({Command::finish, 0});
       return;
     }
-    output_.message(fmt::format("lockrun: {} received and passed on; the ranks have {:g} s to end{}",
-                                signal_name(signal), job_.options.shutdown_timeout,
+    output_.message(fmt::format("lockrun: {} received and passed on; the ranks have {} to end{}",
+                                signal_name(signal), in_seconds(end_.deadline(now) - now),
                                 signal == SIGINT ? " (Ctrl-C again kills them)" : ""));
     if (job_.agent != nullptr) {
       job_.agent->announce_leave(signal);
@@ -615,7 +676,7 @@ class Attempt {
     if (workers_.running() == 0 || kill_at_) return;
     why_ = why;
     told_at_ = monotonic_seconds();
-    kill_at_ = told_at_ + job_.options.shutdown_timeout;
+    kill_at_ = why == Why::failure ? told_at_ + job_.options.shutdown_timeout : end_.deadline(told_at_);
     if (job_.agent != nullptr) job_.agent->report_quiet(std::nullopt);
     guardian_->send({Command::signal_workers, signal, why == Why::failure ? job::kPeerHasFailed : 0});
   }
@@ -627,14 +688,9 @@ class Attempt {
     guardian_->send({Command::signal_workers, SIGKILL});
   }
 
-  /// At once: what follows here must not look like the reason there.
-  void tell_the_others(const std::string& failure, int code = 1) {
-    if (job_.agent != nullptr) job_.agent->report_failure(on_this_machine(failure), code);
-  }
-
   void fail(const std::string& error) {
     if (error_.empty()) error_ = error;
-    tell_the_others(error);
+    tell_the_others(job_, error);
     tell_to_end(SIGTERM, Why::failure);
   }
 
@@ -690,6 +746,8 @@ class Attempt {
   std::optional<message::Replace> change_;  ///< the last one, on several machines
   bool has_refused_ = false;
   bool was_incomplete_ = false;
+  HeldEnd end_;
+  std::optional<int> held_signal_;  ///< the request that waits, if a signal is it
   Guardian* guardian_ = nullptr;
   std::optional<double> kill_at_;  ///< set once the workers have been told to end
   double told_at_ = 0;

@@ -106,9 +106,13 @@ std::string Replacements::find_deserter(const std::vector<WorkerResult>& workers
 uint64_t Replacements::farthest_step() const {
   uint64_t farthest = 0;
   for (int r = 0; r < segment_.ranks(); ++r) {
-    farthest = std::max(farthest, segment_.rank_record(r).committed_step.load(std::memory_order_acquire));
+    farthest = std::max(farthest, step_of(r));
   }
   return farthest;
+}
+
+uint64_t Replacements::step_of(int local_rank) const {
+  return segment_.rank_record(local_rank).committed_step.load(std::memory_order_acquire);
 }
 
 std::string Replacements::refusal(int local_rank, const std::vector<WorkerResult>& workers) {
@@ -178,6 +182,16 @@ bool Replacements::are_all_healable() const {
   return true;
 }
 
+bool Replacements::any_new(const std::vector<WorkerResult>& workers,
+                           const std::function<bool(pid_t)>& catches) const {
+  // A program that asks after each step has done so by then.
+  constexpr uint64_t kSteps = 2;
+  return std::any_of(back_.begin(), back_.end(), [&](const Back& rank) {
+    const WorkerResult& worker = workers[static_cast<size_t>(rank.local_rank)];
+    return !worker.ended && step_of(rank.local_rank) < rank.step + kSteps && !catches(worker.pid);
+  });
+}
+
 std::string Replaced::line() const {
   if (is_machine) {
     return fmt::format("{}; this machine has taken its place in {:.1f} s, no step lost", what, seconds);
@@ -192,6 +206,8 @@ std::vector<Replaced> Replacements::take_done(double now) {
   std::erase_if(under_way_, [&](const UnderWay& rank) {
     if (segment_.rank_record(rank.local_rank).is_healable.load(std::memory_order_acquire) == 0) return false;
     ++done_;
+    std::erase_if(back_, [&](const Back& other) { return other.local_rank == rank.local_rank; });
+    back_.push_back({rank.local_rank, step_of(rank.local_rank)});
     if (rank.with_machine) {
       machine_->seconds = now - rank.since;
     } else {

@@ -1,7 +1,10 @@
 // Which ranks that die are replaced while the others go on.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,6 +57,9 @@ class Replacements {
   bool are_all_healable() const;
   /// Are there ranks that have not come back yet?
   bool any_under_way() const { return !under_way_.empty(); }
+  /// Has a rank come back that might not notice yet that it is asked to save and end? `catches`: has a process a handler for
+  /// that? A program may set one after its first step.
+  bool any_new(const std::vector<WorkerResult>& workers, const std::function<bool(pid_t)>& catches) const;
   /// The ranks that have come back since.
   std::vector<Replaced> take_done(double now);
   /// The rank whose new process has not joined the others in time: a line that says so.
@@ -72,7 +78,12 @@ class Replacements {
     std::optional<int> spare{};
     bool with_machine = false;  ///< as are all ranks here
   };
+  struct Back {
+    int local_rank;
+    uint64_t step;  ///< its own, when it was seen
+  };
   uint64_t farthest_step() const;
+  uint64_t step_of(int local_rank) const;
   bool hands_over(int local_rank) const;
   bool is_under_way(int local_rank) const;
   bool has_met(int local_rank) const;
@@ -85,6 +96,7 @@ class Replacements {
   int without_progress_ = 0;  ///< replacements since a step has ended last
   uint64_t step_ = 0;         ///< the farthest that had ended when a rank was replaced last
   std::vector<UnderWay> under_way_;
+  std::vector<Back> back_;
   std::optional<Replaced> machine_{};  ///< while the places of a lost machine's ranks are taken
   int done_ = 0, by_spares_ = 0;
   std::optional<double> given_up_at_{};  ///< when a rank that does so was seen first

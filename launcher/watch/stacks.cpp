@@ -131,20 +131,6 @@ std::optional<PythonStacks> find_python_stacks(pid_t pid) {
   return std::nullopt;
 }
 
-/// Whether the process has a handler for that signal, which ends it otherwise.
-bool catches(pid_t pid, int signal) {
-  std::string status;
-  try {
-    status = read_file(fmt::format("/proc/{}/status", pid));
-  } catch (const FileError&) {
-    return false;
-  }
-  static constexpr std::string_view kField = "\nSigCgt:\t";
-  const size_t at = status.find(kField);
-  if (at == status.npos) return false;
-  return (std::strtoull(status.c_str() + at + kField.size(), nullptr, 16) >> (signal - 1) & 1) != 0;
-}
-
 /// What a Python rank that has imported our package writes about itself. Needs no tool, and no lock of the interpreter.
 void put_python_lines(int fd, pid_t pid) {
   const auto stacks = find_python_stacks(pid);
@@ -188,6 +174,19 @@ bool is_stopped(pid_t pid) {
   const std::string stat = first_line(fmt::format("/proc/{}/stat", pid));
   const size_t name_end = stat.rfind(") ");
   return name_end != stat.npos && stat.compare(name_end + 2, 1, "T") == 0;
+}
+
+bool catches(pid_t pid, int signal) {
+  std::string status;
+  try {
+    status = read_file(fmt::format("/proc/{}/status", pid));
+  } catch (const FileError&) {
+    return false;
+  }
+  static constexpr std::string_view kField = "\nSigCgt:\t";
+  const size_t at = status.find(kField);
+  if (at == status.npos) return false;
+  return (std::strtoull(status.c_str() + at + kField.size(), nullptr, 16) >> (signal - 1) & 1) != 0;
 }
 
 StackDump::StackDump(const std::vector<StackTarget>& targets) {

@@ -18,6 +18,9 @@ struct StackTarget {
 /// Whether a signal has stopped that process.
 bool is_stopped(pid_t pid);
 
+/// Whether the process has a handler for that signal, which ends it otherwise.
+bool catches(pid_t pid, int signal);
+
 /// Gathers stacks in a child process, so that nobody waits for it; what it finds is read from fd().
 class StackDump {
  public:

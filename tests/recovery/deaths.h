@@ -41,6 +41,18 @@ inline void get_stuck() {
     std::this_thread::sleep_for(std::chrono::minutes(10));
 }
 
+/// With HEAL_WAITS=STEP it waits, where the file `waits` says so, until there is a file `go`.
+inline void wait_for_go() {
+  if (setting("HEAL_WAITS").empty() || !has_first_death()) return;
+  const std::string folder = setting("HEAL_DIR");
+  std::ofstream(folder + "/waits") << "here";
+  const double deadline = monotonic_seconds() + 300;
+  while (::access((folder + "/go").c_str(), F_OK) != 0) {
+    if (monotonic_seconds() > deadline) throw std::runtime_error("nobody lets this process go on");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
 /// With HEAL_REFUSES=yes it ends at once.
 inline void refuse_to_replace() {
   if (setting("HEAL_REFUSES") == "yes" && has_first_death()) std::exit(1);

@@ -210,7 +210,8 @@ class CtrlC(unittest.TestCase):
                 folder = tempfile.TemporaryDirectory()
                 arguments = pathlib.Path(folder.name) / "args.json"
                 arguments.write_text(json.dumps({"num_train_epochs": 2, "per_device_train_batch_size": 5, "output_dir": folder.name + "/out"}))
-                job = Job(2, how["kills"], spares=0, HEAL_STUCK="yes", program=[*how["program"], arguments] if "program" in how else None)
+                # The signal waits for half of that.
+                job = Job(2, how["kills"], "--shutdown-timeout", "6", spares=0, HEAL_STUCK="yes", program=[*how["program"], arguments] if "program" in how else None)
                 job.wait_for(lambda events: [event for event in events if event["event"] == "exit"])
                 job.process.send_signal(signal.SIGINT)
                 self.assertEqual(job.end(), 130, job.told)

@@ -1,7 +1,7 @@
 // A Trainer whose ranks die where they are told to (deaths.h): `healed_trainer training_args.json`, a rank of lockrun. Places:
 // each event of a callback, forward, evaluation, line (before the log's line of the step is written to standard error), result (...
-// that of an evaluation). Rank 0 writes output_dir/final.safetensors; every rank prints
-// "rank R of N: steps S hash H" in the end.
+// that of an evaluation). With HEAL_WAITS=STEP that step, unless the run was resumed, begins on each rank when it has been asked to stop.
+// Rank 0 writes output_dir/final.safetensors; every rank prints "rank R of N: steps S hash H" in the end.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/relu.h>
@@ -13,16 +13,21 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "deaths.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/main.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/job/stop_signals.h"
 #include "lockstep/metrics/classification.h"
 #include "lockstep/step/replica_hash.h"
 #include "lockstep/trainer/trainer.h"
@@ -47,12 +52,17 @@ class Dying : public TrainerCallback {
  public:
   explicit Dying(const test::Deaths& deaths) : deaths_(deaths) {}
   std::string name() const override { return "dying"; }
-  void on_train_begin(CallbackContext& context) override { die("train_begin", context); }
+  void on_train_begin(CallbackContext& context) override {
+    begins_at_ = context.state.global_step;
+    die("train_begin", context);
+  }
   void on_epoch_begin(CallbackContext& context) override { die("epoch_begin", context); }
   void on_epoch_end(CallbackContext& context) override { die("epoch_end", context); }
   void on_step_begin(CallbackContext& context) override {
     deaths_.in_step(context.state.global_step);
     die("step_begin", context);
+    if (begins_at_ == 0 && test::setting("HEAL_WAITS") == std::to_string(context.state.global_step))
+      wait_for_signal();
   }
   void on_pre_optimizer_step(CallbackContext& context) override { die("before", context); }
   void on_optimizer_step(CallbackContext& context) override { die("after", context); }
@@ -76,8 +86,15 @@ class Dying : public TrainerCallback {
   void die(const char* place, const CallbackContext& context) const {
     deaths_.at(place, context.state.global_step);
   }
+  static void wait_for_signal() {
+    const double deadline = monotonic_seconds() + 300;
+    while (stop_signal() == 0) {
+      if (monotonic_seconds() > deadline) throw Error("nobody asks this rank to stop");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
   const test::Deaths& deaths_;
-  int64_t steps_ = 0;
+  int64_t steps_ = 0, begins_at_ = 0;
 };
 
 Dataset make_dataset(int64_t size, double phase) {
@@ -111,6 +128,7 @@ class Lines {
 int run(char** argv) {
   const auto args = training_arguments_from_json(read_file(argv[1]), argv[1]);
   test::get_stuck();
+  test::wait_for_go();
   const auto world = init();
   const test::Deaths deaths(world.rank());
   at::manual_seed(7);
