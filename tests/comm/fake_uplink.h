@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ class Cables {
   void put(int from, int to, int tag, const Buffer& buffer) {
     const std::lock_guard lock(mutex_);
     messages_[{from, to, tag}].emplace_back(buffer.data(), buffer.data() + buffer.bytes);
+    last_sender_[from] = std::this_thread::get_id();
     changed_.notify_all();
   }
   void take(int from, int to, int tag, const Buffer& buffer, std::chrono::milliseconds timeout) {
@@ -39,6 +41,11 @@ class Cables {
     std::memcpy(buffer.data(), waiting.front().data(), buffer.bytes);
     waiting.pop_front();
   }
+  /// The thread that has sent that machine's last message.
+  std::thread::id last_sender(int machine) {
+    const std::lock_guard lock(mutex_);
+    return last_sender_[machine];
+  }
   void cut() {
     const std::lock_guard lock(mutex_);
     is_cut_ = true;
@@ -51,6 +58,7 @@ class Cables {
   std::condition_variable changed_;
   bool is_cut_ = false;
   std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> messages_;  // by from, to and tag
+  std::map<int, std::thread::id> last_sender_;                                        // by machine
 };
 
 class FakeUplink final : public Uplink {

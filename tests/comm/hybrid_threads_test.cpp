@@ -72,8 +72,16 @@ class NoFlatGroup final : public ProcessGroup::Impl {
   int rank_, size_;
 };
 
+/// What a rank has.
+struct Rank {
+  ProcessGroup group;
+  Cables& cables;
+  int machine;
+  bool is_leader;
+};
+
 /// Runs `body` on each rank, as a thread.
-void on_ranks(const std::vector<int>& machine_of, const std::function<void(const ProcessGroup&)>& body) {
+void on_each(const std::vector<int>& machine_of, const std::function<void(const Rank&)>& body) {
   const SumPlan plan(machine_of);
   Cables cables(plan.machines());
   PlacesOfRanks meeting(static_cast<size_t>(plan.machines()));
@@ -109,13 +117,21 @@ void on_ranks(const std::vector<int>& machine_of, const std::function<void(const
   for (const int rank : all) {
     threads.emplace_back([&, rank] {
       try {
-        body(ProcessGroup(join(rank)));
+        const int machine = machine_of[static_cast<size_t>(rank)];
+        body({.group = ProcessGroup(join(rank)),
+              .cables = cables,
+              .machine = machine,
+              .is_leader = plan.ranks_of(machine).front() == rank});
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+void on_ranks(const std::vector<int>& machine_of, const std::function<void(const ProcessGroup&)>& body) {
+  on_each(machine_of, [&](const Rank& rank) { body(rank.group); });
 }
 
 const std::vector<std::vector<int>>& layouts() {
@@ -230,6 +246,98 @@ TEST(RanksAsThreads, AnInterruptEndsCallsThatBlockOnAllRanks) {
     });
     EXPECT_EQ(ended, static_cast<int>(layout.size()));
   }
+}
+
+TEST(RanksAsThreads, ALeadersCallDoesItsOperationItself) {
+  on_each({0, 0, 1}, [](const Rank& rank) {
+    const int sum = 6;
+    for (int step = 0; step < 20; ++step) {
+      const at::Tensor tensor = value_of(rank.group.rank(), step % 2 == 0 ? 10 : 200000, 0);
+      rank.group.all_reduce(tensor);
+      EXPECT_TRUE(tensor.eq(sum).all().item<bool>());
+      if (rank.is_leader) EXPECT_EQ(rank.cables.last_sender(rank.machine), std::this_thread::get_id());
+    }
+    // The other ranks do not depend on when this one waits.
+    const at::Tensor tensor = value_of(rank.group.rank(), 10, 0);
+    const auto work = rank.group.all_reduce_async(tensor);
+    while (!work->is_completed()) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(tensor.eq(sum).all().item<bool>());
+    if (rank.is_leader) EXPECT_NE(rank.cables.last_sender(rank.machine), std::this_thread::get_id());
+  });
+}
+
+TEST(RanksAsThreads, ASmallOperationStaysBehindLargeOnes) {
+  for (const std::vector<int>& layout : layouts()) {
+    on_ranks(layout, [](const ProcessGroup& group) {
+      const int sum = group.size() * (group.size() + 1) / 2;
+      for (int step = 0; step < 10; ++step) {
+        std::vector<at::Tensor> large;
+        std::vector<std::shared_ptr<Work>> works;
+        for (int i = 0; i < 3; ++i) {
+          large.push_back(value_of(group.rank(), 300000, i));
+          works.push_back(group.all_reduce_async(large.back()));
+        }
+        const at::Tensor small = value_of(group.rank(), 10, 4);
+        group.all_reduce(small);
+        EXPECT_TRUE(small.eq(sum * 5).all().item<bool>());
+        for (size_t i = 0; i < large.size(); ++i) {
+          EXPECT_TRUE(works[i]->is_completed()) << "it was called earlier";
+          works[i]->wait();
+          EXPECT_TRUE(large[i].eq(sum * static_cast<int>(i + 1)).all().item<bool>());
+        }
+      }
+    });
+  }
+}
+
+/// Which of the two threads' calls comes first differs from rank to rank, so the calls are alike.
+TEST(RanksAsThreads, TwoThreadsOfARankCallAtOnce) {
+  for (const std::vector<int>& layout : layouts()) {
+    on_ranks(layout, [](const ProcessGroup& group) {
+      const int sum = group.size() * (group.size() + 1) / 2;
+      const auto call = [&](bool is_second) {
+        for (int step = 0; step < 100; ++step) {
+          const at::Tensor tensor = value_of(group.rank(), 1000, 0);
+          if (is_second && step % 4 == 0) {
+            group.all_reduce_async(tensor)->wait();
+          } else {
+            group.all_reduce(tensor);
+          }
+          EXPECT_TRUE(tensor.eq(sum).all().item<bool>());
+        }
+      };
+      std::thread second([&] {
+        try {
+          call(/*is_second=*/true);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "rank " << group.rank() << ": " << error.what();
+        }
+      });
+      call(/*is_second=*/false);
+      second.join();
+    });
+  }
+}
+
+/// Rank 2 waits in a call, and says so although its call works at the operation: the error is about rank 3 alone.
+TEST(RanksAsThreads, ATimeoutInACallNamesTheRankThatIsLate) {
+  std::atomic<int> ended{0};
+  on_ranks({0, 0, 1, 1}, [&](const ProcessGroup& group) {
+    if (group.rank() == 3) {
+      while (ended < 3) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    const auto timeout = group.rank() == 0 ? std::chrono::milliseconds(500) : kTimeout;
+    try {
+      group.all_reduce(value_of(group.rank(), 10, 0), {.timeout = timeout});
+      ADD_FAILURE() << "no error";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.missing_ranks(), std::vector<int>{3}) << error.what();
+    } catch (const CommError& error) {
+      ADD_FAILURE() << "rank " << group.rank() << ": " << error.what();
+    }
+    ++ended;
+  });
 }
 
 /// A rank that goes while works are held and run: its leader's thread ends with it.

@@ -133,13 +133,16 @@ bool wait_in_slices(HybridHealth& health, OptionalTimeout timeout, const Wait& w
   }
 }
 
-/// A leader's operation: its queue's thread does it.
+/// A leader's operation. Who waits for it does it, so that no other thread has to be woken, which takes longer than a small
+/// operation; until somebody waits, the thread of the queue does, since other ranks wait.
 class LeaderWork final : public Work {
  public:
-  LeaderWork(std::shared_ptr<HybridState> state, const Collective& collective)
+  using Runner = OperationQueue::Runner;
+  /// `runner`: a caller calls wait() at once.
+  LeaderWork(std::shared_ptr<HybridState> state, const Collective& collective, Runner runner)
       : state_(std::move(state)), operation_(std::make_shared<HybridOperation>(collective)) {
     state_->health().begin(operation_->text);
-    state_->queue().post([state = state_.get(), operation = operation_, ending = ending_] {
+    auto operation = [state = state_.get(), operation = operation_, ending = ending_] {
       std::exception_ptr failure;
       try {
         state->health().check();
@@ -150,7 +153,8 @@ class LeaderWork final : public Work {
         failure = state->health().fail(quote_call(std::current_exception(), state->rank(), operation->text));
       }
       ending->set(failure);
-    });
+    };
+    state_->queue().post(std::move(operation), runner);
   }
 
  private:
@@ -162,6 +166,10 @@ class LeaderWork final : public Work {
       has_ended_ = true;
       failure_ = std::move(failure);
       changed_.notify_all();
+    }
+    bool has_ended() {
+      const base::LockGuard lock(mutex_);
+      return has_ended_;
     }
     /// Throws the failure.
     bool wait(Timeout longest) {
@@ -180,6 +188,9 @@ class LeaderWork final : public Work {
   };
 
   void do_wait(OptionalTimeout timeout) override {
+    // Operations take no longer than their own timeouts, but maybe longer than this one.
+    while (!timeout && !ending_->has_ended() && state_->queue().run_next()) {
+    }
     const auto wait = [this](Timeout slice) { return ending_->wait(slice); };
     if (wait_in_slices(state_->health(), timeout, wait)) return;
     throw TimeoutError(fmt::format("{} has not ended within {} ms", operation_->text, timeout->count()),
@@ -198,7 +209,10 @@ class MemberWork final : public Work {
   MemberWork(std::shared_ptr<HybridState> state, const Collective& collective)
       : state_(std::move(state)), operation_(std::make_shared<HybridOperation>(collective)) {
     state_->health().begin(operation_->text);
-    guarded([&] { part_ = start_as_member(*state_, *operation_); });
+    guarded([&] {
+      const base::LockGuard lock(state_->starting());
+      part_ = start_as_member(*state_, *operation_);
+    });
   }
 
  private:
@@ -299,12 +313,17 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
   }
 
   WorkPtr start(const Collective& collective) override {
-    process_.check(rank());
-    state_->health().check();
-    check_operation(collective);
+    check(collective);
     if (collective.is_message()) return state_->messages().start(state_, collective);
-    if (state_->is_leader()) return std::make_shared<LeaderWork>(state_, collective);
+    if (state_->is_leader())
+      return std::make_shared<LeaderWork>(state_, collective, OperationQueue::Runner::thread);
     return std::make_shared<MemberWork>(state_, collective);
+  }
+  int run(const Collective& collective) override {
+    if (collective.is_message() || !state_->is_leader()) return Impl::run(collective);
+    check(collective);
+    LeaderWork(state_, collective, OperationQueue::Runner::caller).wait();
+    return -1;
   }
   void monitored_barrier(Timeout timeout) override {
     state_->drain(timeout);
@@ -357,6 +376,11 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
   }
 
  private:
+  void check(const Collective& collective) {
+    process_.check(rank());
+    state_->health().check();
+    check_operation(collective);
+  }
   std::unique_ptr<uplink::Wire> take_spare_wire(int& number);
   void agree_on_memory(c10d::Store& store, const std::string& problem);
 

@@ -167,7 +167,9 @@ void HybridHealth::look_for_failure() {
 }
 
 void HybridHealth::tell_waiting() {
-  control_.control->set(key(fmt::format("waiting/{}", ranks_.own)), std::to_string(collectives_));
+  const int64_t collectives = collectives_;
+  if (told_.exchange(collectives) == collectives) return;
+  control_.control->set(key(fmt::format("waiting/{}", ranks_.own)), std::to_string(collectives));
 }
 
 std::vector<int> HybridHealth::find_not_waiting(const std::vector<int>& ranks) const {
@@ -196,7 +198,7 @@ int HybridHealth::find_rank_ahead() const {
 }
 
 void HybridHealth::renew() {
-  collectives_ = 0;
+  collectives_ = told_ = 0;
   {
     const base::LockGuard lock(mutex_);
     ++renewals_;

@@ -66,7 +66,7 @@ class HybridHealth {
 
   /// A collective of this rank begins. `text`: what it is.
   void begin(const std::string& text);
-  /// Tells the others how many collectives this rank has started, since it waits for longer.
+  /// Tells the others how many collectives this rank has started, since it waits for longer. Does nothing if they know.
   void tell_waiting();
   /// Those of `ranks` that are not known to wait in the collective that this rank has started last: late, or at work.
   std::vector<int> find_not_waiting(const std::vector<int>& ranks) const;
@@ -100,6 +100,7 @@ class HybridHealth {
   std::exception_ptr failure_ LOCKSTEP_GUARDED_BY(mutex_);
   std::string last_ LOCKSTEP_GUARDED_BY(mutex_);  // collective
   std::atomic<int64_t> collectives_{0};
+  std::atomic<int64_t> told_{0};  // of them, by tell_waiting()
   std::atomic<int> renewals_{0};
   std::unique_ptr<uplink::Control::Watch> watch_;  // goes first: it uses the others
 };

@@ -30,12 +30,24 @@ HybridState::HybridState(int rank, uplink::SumPlan plan, std::shared_ptr<Impl> l
       wire_(std::move(wire)),
       messages_(rank, plan_, local_, flat_),
       health_({.own = rank, .all = plan_.ranks(), .on_machine = local_ranks(), .of_job = ranks_of_job_},
-              local_, std::move(control), [this] { stop_wire(); }) {}
+              local_, std::move(control), [this] { stop_wire(); }),
+      queue_([this] { look_while_waiting(); }) {
+  expect_network(*local_);
+}
 
 void HybridState::stop_wire() {
   messages_.stop();
   const base::LockGuard lock(stopping_);
   if (wire_) wire_->stop();
+}
+
+/// The caller of an operation works at it, and has no time to look.
+void HybridState::look_while_waiting() noexcept {
+  try {
+    health_.look_for_failure();
+    health_.tell_waiting();
+  } catch (const std::exception&) {  // it has ended the caller's waits, and is what they throw
+  }
 }
 
 /// For operations that nobody waits for any more. The leader's need the other ranks of the machine, which copy what it tells

@@ -56,6 +56,8 @@ class HybridState {
     number_ = number;
   }
 
+  /// Held while a member starts what one operation does on the machine, so that two threads' do not mix.
+  base::Mutex& starting() { return starting_; }
   /// Runs the operations of a leader.
   OperationQueue& queue() { return queue_; }
   /// Blocks until this rank has nothing in flight. Throws the failure if there is one.
@@ -71,11 +73,13 @@ class HybridState {
  private:
   void stop_wire();
   bool end_abandoned() noexcept;
+  void look_while_waiting() noexcept;
 
   int rank_;
   uplink::SumPlan plan_;
   std::vector<int> ranks_of_job_;
   std::shared_ptr<Impl> local_, flat_;
+  base::Mutex starting_;
   base::Mutex stopping_;  // the wire, which another thread may do: held while it is replaced
   std::unique_ptr<uplink::Wire> wire_;
   HybridMessages messages_;

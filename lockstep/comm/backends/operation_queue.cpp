@@ -5,6 +5,14 @@
 #include <utility>
 
 namespace lockstep::backends {
+namespace {
+
+/// An operation that a caller has run for longer than this is looked after.
+constexpr auto kLookEvery = std::chrono::milliseconds(50);
+
+}  // namespace
+
+OperationQueue::OperationQueue(std::function<void()> look) : look_(std::move(look)) {}
 
 OperationQueue::~OperationQueue() {
   {
@@ -15,38 +23,73 @@ OperationQueue::~OperationQueue() {
   if (thread_.joinable()) thread_.join();
 }
 
-void OperationQueue::post(std::function<void()> operation) {
+void OperationQueue::post(Operation operation, Runner runner) {
   {
     const base::LockGuard lock(mutex_);
     waiting_.push_back(std::move(operation));
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    // Who runs an operation looks for the next one when it has ended.
+    if (runner == Runner::caller || is_running_) return;
   }
   changed_.notify_all();
 }
 
+bool OperationQueue::run_next() {
+  const base::LockGuard lock(mutex_);
+  if (!has_work()) return false;
+  ++run_by_callers_;
+  if (!std::exchange(is_watching_, true)) changed_.notify_all();
+  run_front();
+  if (!waiting_.empty() || is_over_) changed_.notify_all();
+  return true;
+}
+
 bool OperationQueue::drain(std::chrono::milliseconds longest) {
   base::UniqueLock lock(mutex_);
-  return changed_.wait_for(lock, longest,
-                           [this]() LOCKSTEP_REQUIRES(mutex_) { return waiting_.empty() && !is_running_; });
+  return ended_.wait_for(lock, longest,
+                         [this]() LOCKSTEP_REQUIRES(mutex_) { return waiting_.empty() && !is_running_; });
+}
+
+/// Without the lock meanwhile.
+void OperationQueue::run_front() {
+  {
+    const Operation operation = std::move(waiting_.front());
+    waiting_.pop_front();
+    is_running_ = true;
+    mutex_.unlock();
+    const at::NoGradGuard no_grad;
+    operation();
+  }
+  mutex_.lock();
+  is_running_ = false;
+  ended_.notify_all();
 }
 
 void OperationQueue::run() {
-  const at::NoGradGuard no_grad;
   base::UniqueLock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this]() LOCKSTEP_REQUIRES(mutex_) { return is_over_ || !waiting_.empty(); });
-    if (waiting_.empty()) return;
-    {
-      const std::function<void()> operation = std::move(waiting_.front());
-      waiting_.pop_front();
-      is_running_ = true;
-      lock.unlock();
-      operation();
+  while (!is_done()) {
+    if (has_work()) {
+      run_front();
+    } else {
+      wait_for_work(lock);
     }
-    lock.lock();
-    is_running_ = false;
-    changed_.notify_all();
   }
+}
+
+/// A caller's operation does not wake the thread each time: as long as there are some, it wakes by itself to look.
+void OperationQueue::wait_for_work(base::UniqueLock& lock) {
+  const uint64_t before = run_by_callers_;
+  if (!is_watching_) {
+    changed_.wait(lock, [&]() LOCKSTEP_REQUIRES(mutex_) { return has_work() || is_done() || is_watching_; });
+    return;
+  }
+  const auto is_due = [this]() LOCKSTEP_REQUIRES(mutex_) { return has_work() || is_done(); };
+  if (changed_.wait_for(lock, kLookEvery, is_due) || run_by_callers_ != before) return;
+  is_watching_ = is_running_;
+  if (!is_running_) return;
+  mutex_.unlock();
+  look_();
+  mutex_.lock();
 }
 
 }  // namespace lockstep::backends

@@ -108,6 +108,10 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   bool is_interrupted() const override { return group().has_stopped(); }
   int area() const { return group().area(); }
   bool end_abandoned(Timeout longest) { return state_->end_abandoned(longest); }
+  void expect_network() {
+    expects_network_ = true;
+    group().expect_network();
+  }
   int find_sender(int source, int tag) const {
     return group().find_sender(source, static_cast<uint64_t>(tag));
   }
@@ -118,6 +122,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
     std::vector<int> members;
     for (int m = 0; m < old.size(); ++m) members.push_back(old.segment_rank_of(m));
     state_ = std::make_shared<State>(state_->node, old.area(), std::move(members), old.rank(), old.timeout());
+    if (expects_network_) group().expect_network();
   }
 
  private:
@@ -265,6 +270,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   }
 
   std::shared_ptr<State> state_;
+  bool expects_network_ = false;
 };
 
 std::shared_ptr<Work> ShmGroup::start(const Collective& collective) {
@@ -480,6 +486,8 @@ int find_sender(const ProcessGroup::Impl& group, int source, int tag) {
 bool end_abandoned(ProcessGroup::Impl& group, std::chrono::milliseconds longest) {
   return dynamic_cast<ShmGroup&>(group).end_abandoned(longest);
 }
+
+void expect_network(ProcessGroup::Impl& group) { dynamic_cast<ShmGroup&>(group).expect_network(); }
 
 int area_of(const ProcessGroup::Impl& group) { return dynamic_cast<const ShmGroup&>(group).area(); }
 

@@ -27,6 +27,9 @@ int find_sender(const ProcessGroup::Impl& group, int source, int tag);
 /// until nothing of it has ended for `longest`: false then.
 bool end_abandoned(ProcessGroup::Impl& group, std::chrono::milliseconds longest);
 
+/// A group of this backend is a part of one over several machines: what its ranks wait for comes over a network.
+void expect_network(ProcessGroup::Impl& group);
+
 /// Where a group of this backend lives in its segment.
 int area_of(const ProcessGroup::Impl& group);
 

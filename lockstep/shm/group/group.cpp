@@ -119,6 +119,11 @@ Group::Group(Node& node, int area, std::vector<int> members, int rank, std::chro
   engine_.attach(*this);
 }
 
+void Group::expect_network() {
+  const Entered lock(*this);
+  oversubscribed_ = true;
+}
+
 void Group::close() {
   if (ranks_.is_copy()) return;
   const Engine::Lock lock(engine_.mutex());

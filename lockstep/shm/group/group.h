@@ -65,6 +65,9 @@ class Group final : private Driven {
   int size() const { return ranks_.size(); }
   std::chrono::milliseconds timeout() const { return timeout_.load(std::memory_order_relaxed); }
   void set_timeout(std::chrono::milliseconds timeout) { timeout_.store(timeout, std::memory_order_relaxed); }
+  /// From now on its waits do not spin, as if there were more ranks than cores: what they wait for comes over a network, and
+  /// whoever receives it may need this core.
+  void expect_network();
   int segment_rank_of(int member) const { return ranks_.segment_rank_of(member); }
   int area() const { return ranks_.area(); }
   /// A member that has posted a collective which this rank has not started; -1: none.
@@ -205,7 +208,7 @@ class Group final : private Driven {
   }
 
   Engine& engine_;
-  bool oversubscribed_;
+  bool oversubscribed_ LOCKSTEP_GUARDED_BY(engine_.mutex());
   /// No thread of this process is inside any more.
   void wait_for_waiting();
   void end_with(void (Membership::*last)());
