@@ -6,6 +6,7 @@ import sys
 import tempfile
 import unittest
 
+from extent import first_of
 from ports import free_port
 
 LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
@@ -38,7 +39,7 @@ def run_on(machines, seed):
 
 class FuzzBits(unittest.TestCase):
     def test_the_bits_of_one_machine(self):
-        for number, machines in enumerate(LAYOUTS):
+        for number, machines in first_of(enumerate(LAYOUTS), 2):
             with self.subTest(machines=machines):
                 seed = 100 + 10 * number
                 alone, several = run_on((sum(machines),), seed), run_on(machines, seed)
