@@ -294,6 +294,9 @@ TEST(Accumulation, RoundsOnlySumsOfFloats) {
 }
 
 TEST(WireReduction, SendsLargeTensorsInPieces) {
+  const size_t count = (size_t{9} << 17) + 17;  // 4.5 MiB
+  std::vector<Bytes> drawn;                     // once for all layouts: that takes most of the time
+  for (unsigned r = 0; r < 9; ++r) drawn.push_back(random_elements(DType::float32, count, r));
   for (const std::vector<int>& layout : {std::vector<int>{0, 0, 1, 1},
                                          {0, 1, 2},
                                          {0, 1, 1, 2},
@@ -302,10 +305,8 @@ TEST(WireReduction, SendsLargeTensorsInPieces) {
                                          {0, 0, 0, 1, 1, 1},
                                          {0, 0, 0, 1, 1, 2, 2, 2, 2}}) {
     const SumPlan plan(layout);
-    const size_t count = (size_t{9} << 17) + 17;  // 4.5 MiB
     const Accumulation accumulation(DType::float32, ReduceOp::SUM, static_cast<size_t>(plan.ranks()));
-    std::vector<Bytes> all;
-    for (int r = 0; r < plan.ranks(); ++r) all.push_back(random_elements(DType::float32, count, unsigned(r)));
+    const std::vector<Bytes> all(drawn.begin(), drawn.begin() + plan.ranks());
     Bytes expected(all[0].size());
     std::vector<const void*> sources;
     for (const Bytes& bytes : all) sources.push_back(bytes.data());

@@ -8,6 +8,8 @@ import os
 import subprocess
 import unittest
 
+from extent import first_of
+
 BIN = os.environ["LOCKSTEP_BIN_DIR"]
 RUNNER = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "logical_ranks_runner")
 STEPS = int(os.environ.get("LOCKSTEP_TEST_STEPS", 2))
@@ -52,11 +54,11 @@ class LogicalRanksTest(unittest.TestCase):
     def test_models_on_any_number_of_processes(self):
         jobs = ("toy:8:adamw", "odd:8:adamw", "synced:8:adamw", "bert:8:adamw", "resnet18:8:adamw")
         alone = self.traces(1, *jobs)
-        for count in (2, 4, 8):
+        for count in first_of((8, 2, 4), 2):
             with self.subTest(count):
                 self.assertEqual(self.traces(count, *jobs), alone)
         # Gloo moves the same buckets, whatever fills them.
-        for count, some in ((2, jobs[:4]), (8, jobs[:3])):
+        for count, some in first_of(((2, jobs[:4]), (8, jobs[:3]))):
             with self.subTest(count, backend="gloo"):
                 self.assertEqual(self.traces(count, *some, environment=GLOO), {job: alone[job] for job in some})
 
@@ -65,7 +67,7 @@ class LogicalRanksTest(unittest.TestCase):
         jobs = ("odd:4:zero", "synced:4:zero", "odd:4:sgd", "bert:4:adamw:bf16", "synced:4:adamw:bf16", "bert:4:adamw",
                 "resnet18:4:adamw:sync")
         alone = self.traces(None, *jobs)
-        for count in (1, 2, 4):
+        for count in first_of((4, 2, 1), 2):
             with self.subTest(count):
                 self.assertEqual(self.traces(count, *jobs), alone)
         self.assertNotEqual(alone["bert:4:adamw:bf16"], alone["bert:4:adamw"])

