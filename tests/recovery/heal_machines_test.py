@@ -13,6 +13,7 @@ import time
 import unittest
 
 from heal_test import LOCKRUN, TRAINING, hashes
+from extent import first_of
 from ports import free_port
 
 KILL, SEGV = int(signal.SIGKILL), int(signal.SIGSEGV)
@@ -105,10 +106,11 @@ class Heal(Jobs):
         self.heals([2, 2], "")
 
     def test_each_rank(self):
-        for rank in range(4):  # leaders and others of their machines
-            place, how = ["data", "forward", "backward", "after"][rank], [KILL, SEGV, "exit", KILL][rank]
-            with self.subTest(rank=rank, place=place, how=how):
-                self.heals([2, 2], f"{rank}:{3 + rank}:{place}:{how}")
+        kills = [f"{rank}:{3 + rank}:{place}:{how}" for rank, (place, how) in enumerate(  # leaders and others of their machines
+            (("data", KILL), ("forward", SEGV), ("backward", "exit"), ("after", KILL)))]
+        for job in (" ".join(kills), *first_of(kills, 0)):
+            with self.subTest(job):
+                self.heals([2, 2], job)
 
     def test_again_and_again(self):
         self.heals([2, 1], f"2:1:before:{KILL} 0:3:between:{KILL} 1:5:forward:{SEGV} 2:7:backward:{KILL} 0:10:after:exit", optimizer="our_adamw")
