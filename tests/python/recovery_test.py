@@ -13,7 +13,6 @@ from extent import first_of
 
 LOCKRUN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "lockrun"
 RANK = pathlib.Path(__file__).parent / "recovery_rank.py"
-TRAININGS = ("plain", "own_batch_norm", "batch_norm", "fp16", "built_in", "loader", "accumulate+twice+own_batch_norm", "slow")
 
 
 class Job:
@@ -64,13 +63,14 @@ class OverMachines(Job):
         self.codes = [process.returncode for process in self.processes]
 
 
-class PythonRecovery(unittest.TestCase):
+class Healed(unittest.TestCase):
     maxDiff = None
+    trainings = ()
 
     @classmethod
     def setUpClass(cls):
         """All trainings without a death, in one job: each start of Python takes seconds of processor time."""
-        cls.calm = Job(2, "", *TRAININGS, replacements=0)
+        cls.calm = Job(2, "", *cls.trainings, replacements=0)
         if cls.calm.end() != 0:
             raise RuntimeError(f"the trainings without a death ended with exit code {cls.calm.process.returncode}:\n{cls.calm.told}")
 
@@ -88,6 +88,10 @@ class PythonRecovery(unittest.TestCase):
         self.assertEqual(len(re.findall(replaced, killed.err)), len(kills), killed.told)
         return killed
 
+
+class PythonRecovery(Healed):
+    trainings = ("plain",)
+
     def test_the_bits_of_an_undisturbed_job(self):
         # Each place, both ranks, signals, exit and an exception. Never both ranks at once.
         killed = self.heals("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:between:exit 1:7:before:raise 0:9:forward:9".split(), "plain")
@@ -96,6 +100,24 @@ class PythonRecovery(unittest.TestCase):
     def test_a_spare_takes_the_place(self):
         killed = self.heals(["1:2:data:9", "0:5:after:9"], "plain", r"replaced by spare 0 in [\d.]+ s, no step lost", spares=1)
         self.assertIn("lockrun: 2 ranks were replaced (2 by spares), no step lost", killed.err)
+
+    def test_over_machines(self):
+        kills = first_of("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:before:9 1:6:forward:9".split(), 3)
+        killed = OverMachines(" ".join(kills), "plain")
+        killed.end()
+        self.assertEqual(killed.codes, [0, 0], killed.told)
+        self.assertEqual(killed.hashes("plain"), self.undisturbed("plain"), killed.told)
+        self.assertEqual(len(re.findall(r"replaced in [\d.]+ s, no step lost", killed.told)), len(kills), killed.told)
+
+    def test_what_cannot_be_handed_over_is_said(self):
+        job = Job(2, "1:3:data:9", "power")
+        self.assertEqual(job.end(), 137, job.told)
+        self.assertIn("Recovery: ranks that die are not replaced, because of rank 0: the communication hook powerSGD_hook of a", job.err)
+        self.assertIn("rank 1 was killed by SIGKILL and is not replaced: rank 0 no longer hands its state over", job.err)
+
+
+class KindsOfTrainings(Healed):
+    trainings = ("plain", "own_batch_norm", "batch_norm", "fp16", "built_in", "loader", "accumulate+twice+own_batch_norm", "slow")
 
     def test_running_statistics_of_own_batches(self):
         kills = first_of("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:before:9 1:8:between:exit 0:9:forward:9".split(), 2)
@@ -119,20 +141,6 @@ class PythonRecovery(unittest.TestCase):
 
     def test_accumulated_gradients_and_another_recovery(self):
         self.heals(first_of(("1:3:backward:9", "0:4:forward:11", "0:6:after:9"), 2), "accumulate+twice+own_batch_norm")
-
-    def test_over_machines(self):
-        kills = first_of("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:before:9 1:6:forward:9".split(), 3)
-        killed = OverMachines(" ".join(kills), "plain")
-        killed.end()
-        self.assertEqual(killed.codes, [0, 0], killed.told)
-        self.assertEqual(killed.hashes("plain"), self.undisturbed("plain"), killed.told)
-        self.assertEqual(len(re.findall(r"replaced in [\d.]+ s, no step lost", killed.told)), len(kills), killed.told)
-
-    def test_what_cannot_be_handed_over_is_said(self):
-        job = Job(2, "1:3:data:9", "power")
-        self.assertEqual(job.end(), 137, job.told)
-        self.assertIn("Recovery: ranks that die are not replaced, because of rank 0: the communication hook powerSGD_hook of a", job.err)
-        self.assertIn("rank 1 was killed by SIGKILL and is not replaced: rank 0 no longer hands its state over", job.err)
 
 
 if __name__ == "__main__":
