@@ -365,10 +365,10 @@ bool Agent::interrupts_saving() const {
   return news_.end_reason && !news_.saves;
 }
 
-void Agent::report_failure(const std::string& what, int code) {
+void Agent::report_failure(const std::string& what, int code, uint32_t refused) {
   if (!may_report()) return;
   failure_reported_ = true;
-  send(message::Failed{what, std::clamp(code, 1, 255)});
+  send(message::Failed{what, std::clamp(code, 1, 255), refused});
 }
 
 void Agent::report_quiet(const std::optional<QuietRanks>& quiet) {
@@ -401,7 +401,7 @@ void Agent::report_resume() {
 void Agent::refuse_replacements() {
   for (const message::Replace& change : std::exchange(news_.replaced, {})) {
     report_failure(fmt::format("{} and is not replaced: the ranks on {} have ended", change.what, host_),
-                   change.code);
+                   change.code, change.epoch);
   }
 }
 

@@ -59,7 +59,8 @@ class Agent {
   bool ends_to_resume() const;
   /// Whether something has failed elsewhere. Ranks here that save would wait for ranks that are gone.
   bool interrupts_saving() const;
-  void report_failure(const std::string& what, int code);
+  /// `refused`: as in Failed.
+  void report_failure(const std::string& what, int code, uint32_t refused = 0);
   /// That the ranks here are quiet; none: they are not. Sends what is new.
   void report_quiet(const std::optional<QuietRanks>& quiet);
   /// A hang of which the rendezvous has told, once. To call after take_end_request().

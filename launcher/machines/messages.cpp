@@ -16,6 +16,7 @@ using nlohmann::json;
 // The longest texts, in bytes.
 constexpr size_t kReason = 1 << 16, kWhat = 1 << 14, kRunId = 1024, kHost = 256, kId = 64;
 constexpr int kMany = 1 << 20;
+constexpr uint32_t kMostEpochs = uint32_t{1} << 30U;
 
 class Writer {
  public:
@@ -125,6 +126,7 @@ template <class IO>
 void describe(message::Failed& failed, IO& io) {
   io.text("what", failed.what, kWhat);
   io.number("code", failed.code, 1, 255);
+  io.number("refused", failed.refused, uint32_t{0}, kMostEpochs);
 }
 
 template <class IO>
@@ -167,8 +169,6 @@ void describe(message::Died& died, IO& io) {
   io.text("what", died.what, kWhat);
   io.number("code", died.code, 1, 255);
 }
-
-constexpr uint32_t kMostEpochs = uint32_t{1} << 30U;
 
 template <class IO>
 void describe_heirs(std::vector<message::Heir>& heirs, IO& io) {

@@ -53,6 +53,8 @@ struct Failed {
   static constexpr std::string_view kType = "failed";
   std::string what{};
   int code = 1;
+  uint32_t refused =
+      0;  ///< the epoch of Replace in which the ranks here do not go on, so that nobody is replaced
 };
 
 /// A rank has ended with kResumeCode.

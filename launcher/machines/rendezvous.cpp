@@ -229,7 +229,10 @@ bool Rendezvous::is_saving(int peer) const {
 }
 
 void Rendezvous::failed(int peer, const message::Failed& failure, double now) {
-  if (takes_part(peer)) count_failure(failure.what, failure.code, now);
+  if (takes_part(peer)) {
+    replacements_.take_back(failure.refused);
+    count_failure(failure.what, failure.code, now);
+  }
   if (is_saving(peer)) change_.failed({failure.what, failure.code});
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace lockstep::launcher {
 
 ReplacementGrants::Answer ReplacementGrants::ask(int ranks) {
@@ -11,7 +13,13 @@ ReplacementGrants::Answer ReplacementGrants::ask(int ranks) {
                                    most_ - count_, ranks)};
   }
   count_ += ranks;
-  return {.epoch = ++epoch_};
+  granted_.push_back(ranks);
+  return {.epoch = static_cast<uint32_t>(granted_.size())};
+}
+
+void ReplacementGrants::take_back(uint32_t epoch) {
+  if (epoch == 0) return;
+  for (size_t each = epoch - 1; each < granted_.size(); ++each) count_ -= std::exchange(granted_[each], 0);
 }
 
 }  // namespace lockstep::launcher

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace lockstep::launcher {
 
@@ -18,14 +19,16 @@ class ReplacementGrants {
   explicit ReplacementGrants(int most) : most_(most) {}
 
   /// All ranks are new.
-  void begin_round() { epoch_ = 0; }
+  void begin_round() { granted_.clear(); }
   /// So many ranks have died, at once.
   Answer ask(int ranks = 1);
+  /// Ranks do not go on in `epoch`, one of this round, so the round ends: nobody was replaced from there on.
+  void take_back(uint32_t epoch);
 
  private:
   int most_;
   int count_ = 0;
-  uint32_t epoch_ = 0;  // of the round
+  std::vector<int> granted_{};  ///< ranks, by the epoch of the round that began then
 };
 
 }  // namespace lockstep::launcher

@@ -37,6 +37,7 @@
 #include "lockstep/job/stop_signals.h"
 #include "lockstep/shm/memory_file.h"
 #include "lockstep/shm/segment.h"
+#include "lockstep/shm/world_change.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -126,8 +127,8 @@ std::string on_this_machine(const std::string& failure) {
 }
 
 /// At once: what follows here must not look like the reason there.
-void tell_the_others(const Job& job, const std::string& failure, int code = 1) {
-  if (job.agent != nullptr) job.agent->report_failure(on_this_machine(failure), code);
+void tell_the_others(const Job& job, const std::string& failure, int code = 1, uint32_t refused = 0) {
+  if (job.agent != nullptr) job.agent->report_failure(on_this_machine(failure), code, refused);
 }
 
 /// Whether the signal that ended a rank is one of these, which lockrun has passed on to all.
@@ -141,6 +142,27 @@ bool is_reported(const ErrorFile& error, const Job& job, const Output& output) {
   if (!error.reported_by) return false;
   const int local_rank = *error.reported_by - job.environment.rank;
   return local_rank < 0 || local_rank >= job.options.nproc_per_node || output.shows_errors_of(local_rank);
+}
+
+/// `rank` has come back: an event for each that has, with it.
+void write(EventLog& events, const Replaced& rank, const std::vector<WorkerResult>& workers) {
+  const auto first = static_cast<size_t>(rank.local_rank);
+  for (size_t i = first; i < (rank.is_machine ? workers.size() : first + 1); ++i) {
+    events.write({.event = "replace",
+                  .host = host_name(),
+                  .reason = rank.what,
+                  .rank = workers[i].rank,
+                  .pid = workers[i].pid,
+                  .spare = rank.spare,
+                  .step = rank.step,
+                  .seconds = rank.seconds});
+  }
+}
+
+/// With numbers no machine ever waits to take another one's place. Then ranks need not tell what they would need for that.
+void note_that_no_machine_waits(const shm::Segment& segment) {
+  for (int r = 0; r < segment.ranks(); ++r)
+    segment.rank_record(r).outlives_machine.store(shm::kNoMachineWaits, std::memory_order_relaxed);
 }
 
 /// The ranks here are new, while those of the other machines go on. Returns what their machines were told.
@@ -173,6 +195,7 @@ class Attempt {
 
   AttemptResult run() {
     note_substitute_memory(segment_fd_.get(), output_);
+    if (job_.options.nodes.numbered) note_that_no_machine_waits(segment_);
     if (job_.epoch > 0) change_ = take_place_of_machine(job_, segment_, replacements_);
     AttemptPlan plan = plan_attempt(job_, segment_fd_.get(), null_.get(), signals_.original_mask(),
                                     cgroup_.get(), output_, copies_, spares_.count());
@@ -258,7 +281,8 @@ class Attempt {
   }
 
   void look_for_replaced() {
-    if (!kill_at_ && change_) {
+    const bool was_told = told_at_ > 0;  // to end
+    if (!was_told && change_) {
       // Over machines nobody else sees it if a rank does not come.
       const std::string deserter = replacements_.find_deserter(workers_.results(), monotonic_seconds());
       if (!deserter.empty()) return give_up(deserter);
@@ -267,17 +291,9 @@ class Attempt {
     const double now = monotonic_seconds();
     for (const Replaced& rank : replacements_.take_done(now)) {
       output_.message("lockrun: " + rank.line());
-      const WorkerResult& worker = workers_.results()[static_cast<size_t>(rank.local_rank)];
-      job_.events->write({.event = "replace",
-                          .host = host_name(),
-                          .reason = rank.what,
-                          .rank = worker.rank,
-                          .pid = worker.pid,
-                          .spare = rank.spare,
-                          .step = rank.step,
-                          .seconds = rank.seconds});
+      write(*job_.events, rank, workers_.results());
     }
-    if (kill_at_) return;
+    if (was_told) return;
     if (const auto late = replacements_.find_late(now)) {
       hung_ = *late;
       tell_the_others(job_, hung_, change_ ? change_->code : 1);
@@ -290,7 +306,7 @@ class Attempt {
   void give_up(const std::string& why) {
     const message::Replace change = *std::exchange(change_, std::nullopt);
     hung_ = fmt::format("{} and is not replaced: {}", change.what, why);
-    tell_the_others(job_, hung_, change.code);
+    tell_the_others(job_, hung_, change.code, change.epoch);
     output_.message(fmt::format("lockrun: {}; ending all ranks", hung_));
     tell_to_end(SIGTERM, Why::failure);
   }
@@ -695,6 +711,7 @@ class Attempt {
   }
 
   AttemptResult result() {
+    look_for_replaced();  // of a process that has ended soon after it took another one's place
     const auto first = first_failure(workers_.results());
     AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hung_, error_};
     result.told = told_;
@@ -708,7 +725,6 @@ class Attempt {
       result.workers[i].joined = info.pid != 0 && job_.environment.world_size > 1;
       result.workers[i].last_operation = info.last_operation;
     }
-    look_for_replaced();  // of a process that has ended soon after it took another one's place
     result.was_incomplete = was_incomplete_;
     result.replacements = replacements_.count();
     result.replaced = replacements_.summary();
@@ -750,7 +766,7 @@ class Attempt {
   std::optional<int> held_signal_;  ///< the request that waits, if a signal is it
   Guardian* guardian_ = nullptr;
   std::optional<double> kill_at_;  ///< set once the workers have been told to end
-  double told_at_ = 0;
+  double told_at_ = 0;             ///< when that was; 0: they have not
   Why why_ = Why::failure;
   std::vector<int> ending_signals_;  ///< that have come
   std::vector<int> passed_on_;       ///< the other signals that have

@@ -14,16 +14,16 @@ namespace {
 
 /// A new process has so long until init().
 constexpr int64_t kStartSeconds = 30;
+constexpr const char* kVariable = "LOCKSTEP_REPLACEMENT_TIMEOUT";
 constexpr int kMostWithoutProgress = 3;
 /// A rank that has left its Recovery because of an error says so, and ends, within this many seconds.
 constexpr double kLongestEnd = 2;
 constexpr const char* kNobodyIsLeft = "no rank is left that has the job's state";
 
 double read_start_seconds() {
-  const int64_t seconds = env::get_int("LOCKSTEP_REPLACEMENT_TIMEOUT").value_or(kStartSeconds);
+  const int64_t seconds = env::get_int(kVariable).value_or(kStartSeconds);
   if (seconds < 1 || seconds > 86400) {
-    throw ValueError(
-        fmt::format("LOCKSTEP_REPLACEMENT_TIMEOUT={}: give 1 to 86400 seconds, or leave it out", seconds));
+    throw ValueError(fmt::format("{}={}: give 1 to 86400 seconds, or leave it out", kVariable, seconds));
   }
   return static_cast<double>(seconds);
 }
@@ -34,7 +34,7 @@ const char* why_machine_stays(uint32_t outlives) {
     case shm::kHasOwnState:
       return "each rank has state of its own, which was lost with it (a divided optimizer, running statistics, PowerSGD's errors)";
     case shm::kHasOwnSetUp:
-      return "what its ranks got before Recovery is on no other machine (common memory, or more than 64 MiB for one rank)";
+      return "what its ranks got before Recovery is on no other machine (memory that they share through empty_common(), or more than 64 MiB for one rank)";
     default:
       return "not all ranks have come through the making of lockstep::Recovery, or the program is in Python";
   }
@@ -227,8 +227,10 @@ std::optional<std::string> Replacements::find_late(double now) const {
   for (const UnderWay& rank : under_way_) {
     const bool has_joined = segment_.rank_info(rank.local_rank).state != shm::RankState::absent;
     if (!has_joined && now - rank.since > start_seconds_) {
-      return fmt::format("{}{}, and the process in its place has not reached init() within {:g} s", rank.what,
-                         rank.with_machine ? "" : fmt::format(" at step {}", rank.step), start_seconds_);
+      return fmt::format(
+          "{}{}, and the process in its place has not reached init() within {:g} s ({} changes that)",
+          rank.what, rank.with_machine ? "" : fmt::format(" at step {}", rank.step), start_seconds_,
+          kVariable);
     }
   }
   return std::nullopt;

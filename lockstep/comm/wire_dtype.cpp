@@ -28,6 +28,8 @@ WireDtype find_wire_dtype() {
   throw ValueError(fmt::format("{}={}: choose bf16 or exact, or leave it out", kWireDtypeVariable, name));
 }
 
+const char* name_of(WireDtype dtype) { return dtype == WireDtype::BFLOAT16 ? "bf16" : "exact"; }
+
 void warn_of_exact_sums(int rank) {
   const bool is_exact = find_wire_dtype() == WireDtype::EXACT;  // a wrong name is an error on each rank
   if (rank == 0 && !is_exact)
@@ -36,7 +38,7 @@ void warn_of_exact_sums(int rank) {
 }
 
 void agree_on_wire_dtype(const StoreRounds& rounds) {
-  const char* const own = find_wire_dtype() == WireDtype::BFLOAT16 ? "bf16" : "exact";
+  const char* const own = name_of(find_wire_dtype());
   const std::vector<std::string> names = rounds.tell_all("wire_dtype", own);
   for (size_t r = 1; r < names.size(); ++r) {
     if (names[r] == names[0]) continue;
@@ -44,6 +46,15 @@ void agree_on_wire_dtype(const StoreRounds& rounds) {
     throw CommError(fmt::format("{} is {} on rank 0 and {} on rank {}: it must be the same on all",
                                 kWireDtypeVariable, names[0], names[r], r));
   }
+}
+
+void check_same_wire_dtype(int rank, const std::string& before) {
+  const char* const own = name_of(find_wire_dtype());
+  if (own == before) return;
+  throw Error(fmt::format(
+      "{} is {} for this process, and was {} for the one of rank {} whose place it takes: it must be the same on all machines, "
+      "also on spare machines",
+      kWireDtypeVariable, own, before, rank));
 }
 
 bool has_roundable_sums(at::ScalarType dtype, ReduceOp op) {

@@ -10,6 +10,8 @@ namespace lockstep::shm {
 
 /// RankRecord::has_log has it if ranks were replaced and none is left that has the state of the job.
 inline constexpr uint32_t kNobodyHasState = 2;
+/// RankRecord::outlives_machine has it from the start if no machine ever waits to take the place of a lost one.
+inline constexpr uint32_t kNoMachineWaits = 4;
 
 /// One thread at a time. Where Segment::can_heal().
 class WorldChange {

@@ -15,7 +15,7 @@ TEST(MessagesTest, AreReadAsTheyWereWritten) {
       message::Join{
           .id = "i", .run_id = "r", .host = "h", .address = "10.0.0.1", .store_port = 1, .nproc = 2},
       message::Ask{"r", "i"},
-      message::Failed{"rank 3", 9},
+      message::Failed{"rank 3", 9, 2},
       message::Resume(),
       message::Succeeded(),
       message::Leaving{15},

@@ -930,6 +930,21 @@ TEST(RendezvousTest, WhereNoSpareMachineTakesThePlaceOfALostOneAllStartAgain) {
   EXPECT_EQ(reason_of(std::move(alone), 2).find("spare"), std::string::npos) << "nobody expects one";
 }
 
+TEST(RendezvousTest, APlaceThatIsNotTakenLeavesTheReplacements) {
+  Meeting meeting = with_spare();
+  meeting.rendezvous.lost(2, "its connection was closed", true, meeting.now);
+  EXPECT_EQ(meeting.types(), (Types{{1, "replace"}, {3, "start"}}));
+  meeting.tell(1, {{"type", "failed"}, {"what", "and is not replaced"}, {"code", 1}, {"refused", 1}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "end"}, {3, "end"}}));
+  for (const int peer : {1, 3}) meeting.join(peer);
+  meeting.rendezvous.tick(meeting.now += 100);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {3, "start"}}));
+  for (const int rank : {0, 1, 2}) {
+    meeting.tell(1, {{"type", "died"}, {"rank", rank}});
+    EXPECT_EQ(meeting.types(), (Types{{1, "replace"}, {3, "replace"}}));
+  }
+}
+
 /// Three machines of which two are enough, and two more that wait.
 Meeting with_two_spares() {
   RendezvousRules rules = elastic(2, 3, 3);

@@ -30,6 +30,20 @@ TEST(ReplacementGrants, SeveralAtOnceBeginOneEpochAndCountEach) {
   EXPECT_EQ(grants.ask().epoch, 2U);
 }
 
+TEST(ReplacementGrants, ThoseThatWereRefusedElsewhereDoNotCount) {
+  ReplacementGrants grants(4);
+  grants.ask();
+  grants.ask(2);
+  grants.ask();
+  grants.take_back(2);
+  grants.take_back(2);
+  grants.take_back(0);
+  grants.take_back(9);
+  grants.begin_round();
+  EXPECT_EQ(grants.ask(3).epoch, 1U) << "one has been replaced";
+  EXPECT_EQ(grants.ask().refusal, "--max-replacements 4 are used up");
+}
+
 TEST(ReplacementGrants, NoneWhereNoneAreWanted) {
   EXPECT_EQ(ReplacementGrants(0).ask().refusal, "--max-replacements 0 are used up");
 }

@@ -2,6 +2,7 @@
 with the bits of an undisturbed job."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -12,8 +13,8 @@ import tempfile
 import time
 import unittest
 
-from heal_test import LOCKRUN, TRAINING, hashes
 from extent import first_of
+from heal_test import LOCKRUN, TRAINING, hashes
 from ports import free_port
 
 KILL, SEGV = int(signal.SIGKILL), int(signal.SIGSEGV)
@@ -103,7 +104,9 @@ class Jobs(unittest.TestCase):
 
 class Heal(Jobs):
     def test_without_a_death(self):
-        self.heals([2, 2], "")
+        job = self.heals([2, 2], "", environment={"HEAL_TELLS": "outlives"})
+        # Machines with numbers: no other one ever comes, so nothing is told for one (kNoMachineWaits).
+        self.assertEqual(len(re.findall(r"rank \d: outlives_machine 4", job.stdout)), 4, job.told)
 
     def test_each_rank(self):
         kills = [f"{rank}:{3 + rank}:{place}:{how}" for rank, (place, how) in enumerate(  # leaders and others of their machines
@@ -161,8 +164,9 @@ class Connecting(Jobs):
 class SpareMachine(Jobs):
     """Machines of c10d, a further one of which waits."""
 
-    def lose(self, rank, machine, how=signal.SIGKILL, kills="{rank}:5:backward:hold", optimizer="adam", subgroups="no", **environment):
-        """Rank `rank` stays in a step; then its machine, the `machine`th that has come, is lost."""
+    def lose(self, rank, machine, how=signal.SIGKILL, kills="{rank}:5:backward:hold", optimizer="adam", subgroups="no", of_spare=None, codes=(0, 0),
+             **environment):
+        """Rank `rank` stays in a step; then its machine, the `machine`th that has come, is lost. `of_spare`: environment of the third one."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             token = folder / "token"
@@ -180,8 +184,9 @@ class SpareMachine(Jobs):
                 with open(folder / f"out{number}", "w") as out, open(folder / f"err{number}", "w") as err:
                     jobs.append(subprocess.Popen([LOCKRUN, "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
                                                   "--rdzv-conf", conf, "--nproc-per-node", "2", "--prefix", "off", "--max-replacements", "8",
+                                                  "--event-log", folder / "events",
                                                   "--max-restarts", "1", TRAINING, "--steps", "12", "--optimizer", optimizer, "--subgroups", subgroups],
-                                                 env=environment, stdout=out, stderr=err))
+                                                 env={**environment, **(of_spare or {} if number == 2 else {})}, stdout=out, stderr=err))
 
             def said(number):
                 return (folder / f"err{number}").read_text()
@@ -216,7 +221,8 @@ class SpareMachine(Jobs):
             result = subprocess.CompletedProcess([], 0, "".join((folder / f"out{number}").read_text() for number in range(len(jobs))),
                                                  "".join(said(number) for number in range(len(jobs))))
             result.told = f"{result.stdout}\n{result.stderr}"
-            self.assertEqual([job.returncode for job in others], [0] * len(others), result.told)
+            result.events = [json.loads(line) for line in (folder / "events").read_text().splitlines()]
+            self.assertEqual([job.returncode for job in others], list(codes), result.told)
             return result
 
     def takes_the_place(self, job, **options):
@@ -225,7 +231,16 @@ class SpareMachine(Jobs):
         self.assertNotIn("starting all ranks again", job.stderr, job.told)
 
     def test_takes_the_place_of_a_machine_that_is_killed(self):
-        self.takes_the_place(self.lose(rank=2, machine=1))
+        job = self.lose(rank=2, machine=1)
+        self.takes_the_place(job)
+        events = [event for event in job.events if event["event"] == "replace"]
+        self.assertEqual(sorted(event["rank"] for event in events), [2, 3], events)
+        for event in events:
+            self.assertRegex(event["reason"], r"the machine .*, ranks 2 to 3\) was lost")
+
+    def test_sums_that_travel_in_another_form(self):
+        job = self.lose(rank=2, machine=1, of_spare={"LOCKSTEP_WIRE_DTYPE": "bf16"}, codes=(1, 1))
+        self.assertRegex(job.stderr, r"LOCKSTEP_WIRE_DTYPE is bf16 for this process, and was exact for the one of rank [23] whose place it takes")
 
     def test_has_the_groups_of_the_lost_machine(self):
         self.takes_the_place(self.lose(rank=3, machine=1, subgroups="yes", LOCKSTEP_UPLINK="gloo"), subgroups="yes")

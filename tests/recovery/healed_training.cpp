@@ -17,7 +17,8 @@
 // HEAL_DROPS=yes: a process group is made before Recovery and goes after it.
 // HEAL_PARTS=leaves or deserts: after the last step rank 0 waits until the others are there; place: parting. With leaves they have
 // left their Recovery by then, with deserts they leave it when a rank is replaced.
-// HEAL_TELLS=threads: each fourth step prints how many threads the process has.
+// HEAL_TELLS=threads: each fourth step prints how many threads the process has. HEAL_TELLS=outlives: what has become of the notes
+// for another machine.
 // Place cleared: when the ranks are about to connect anew, as another one was replaced; from another thread.
 // Every rank prints "rank R of N: steps S hash H" in the end.
 #include <ATen/ops/arange.h>
@@ -275,6 +276,8 @@ int run(int argc, char** argv) {
   std::optional<lockstep::Recovery> another;
   if (recoveries > 1) another.emplace(world, std::vector<lockstep::Recovery::Item>{{"model", *net}});
   if (recoveries == 2) another.reset();
+  if (setting("HEAL_TELLS") == "outlives" && healable)
+    std::printf("rank %d: outlives_machine %u\n", world.rank(), healable->record().outlives_machine.load());
   int64_t plain_steps = 0;
   std::vector<double> ends;
   const auto steps_done = [&] { return is_plain ? plain_steps : recovery.steps(); };

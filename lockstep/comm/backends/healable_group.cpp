@@ -249,16 +249,32 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
         is_late_(!job_->is_recording() && !job_->is_replaying()),
         connected_at_(job_->machines().connected_at()) {}
 
+  int rank() const override { return place_.rank; }
+  int size() const override { return static_cast<int>(place_.members.size()); }
+  GroupTraits traits() const override { return current()->traits(); }
+  const std::string& name() const override {
+    static const std::string kName = "lockstep";
+    return kName;
+  }
   c10::intrusive_ptr<c10d::Backend> backend() override {
     return make_c10d_backend(ProcessGroup(shared_from_this()));
   }
+  Timeout timeout() const override { return current()->timeout(); }
+  void set_timeout(Timeout timeout) override { current()->set_timeout(timeout); }
+  void progress() override { current()->progress(); }
+  void shutdown() override { current()->shutdown(); }
+  at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
+    return current()->empty_shared(sizes, dtype);
+  }
+  int find_rank_ahead() override { return current()->find_rank_ahead(); }
+  bool is_interrupted() const override { return current()->is_interrupted(); }
   WorkPtr start(const Collective& collective) override {
     if (!job_->is_recording()) {
       job_->will_start();
-      return group_->start(collective);
+      return current()->start(collective);
     }
     const Key key = place_.next(collective.is_message());
-    WorkPtr work = group_->start(collective);
+    WorkPtr work = current()->start(collective);
     auto note = [this, self = shared_from_this(), key, call = describe(collective),
                  outputs = std::vector<at::Tensor>(collective.outputs.begin(), collective.outputs.end()),
                  holder = find_holder(collective),
@@ -268,23 +284,23 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
   int run(const Collective& collective) override {
     if (!job_->is_recording()) {
       job_->will_start();
-      return group_->run(collective);
+      return current()->run(collective);
     }
     const Key key = place_.next(collective.is_message());
-    const int source = group_->run(collective);
+    const int source = current()->run(collective);
     record(key, describe(collective), collective.outputs, find_holder(collective), source);
     return source;
   }
   void monitored_barrier(Timeout timeout) override {
     const Key key = place_.next();
     if (!job_->is_recording()) job_->will_start();
-    group_->monitored_barrier(timeout);
+    current()->monitored_barrier(timeout);
     if (job_->is_recording()) record(key, "monitored_barrier", {}, -1, -1);
   }
   at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
-    if (!job_->is_recording()) return group_->empty_common(sizes, dtype);
+    if (!job_->is_recording()) return current()->empty_common(sizes, dtype);
     const Key key = place_.next();
-    at::Tensor memory = group_->empty_common(sizes, dtype);
+    at::Tensor memory = current()->empty_common(sizes, dtype);
     const auto* const begin = static_cast<const std::byte*>(memory.const_data_ptr());
     const at::Tensor bytes = at::full({1}, static_cast<int64_t>(bytes_of_common(sizes, dtype)), at::kLong);
     record(key, kCommonMemory, {&bytes, 1}, -1, begin - job_->node().segment().base());
@@ -292,7 +308,7 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
   }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
     const Key key = place_.next();
-    auto made = group_->new_group(members, timeout);
+    auto made = current()->new_group(members, timeout);
     Place place;
     if (made && job_->is_replaying()) {
       place = static_cast<const ReplayedGroup&>(*made).place();
@@ -308,23 +324,24 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
   }
 
   void interrupt(const std::string& why) noexcept override {
-    group_->interrupt(why);
+    const auto group = current();
+    group->interrupt(why);
     // The part on this machine may have been renewed when the connections had failed.
-    if (const auto local = part_on_machine(group_); local != group_) local->interrupt(why);
+    if (const auto local = part_on_machine(group); local != group) local->interrupt(why);
   }
   void clear() override {
-    group_->clear();
+    current()->clear();
     is_cleared_ = true;
   }
   void renew_on_machine() {
-    if (std::exchange(is_cleared_, false)) part_on_machine(group_)->renew();
+    if (std::exchange(is_cleared_, false)) part_on_machine(current())->renew();
   }
   /// After a rank was replaced, the machines' connections are made anew, too.
   void renew() override {
     const HealableMachines& machines = job_->machines();
     if (machines.connected_at() == connected_at_ || !machines.span(place_.members)) {
       is_cleared_ = false;
-      return group_->renew();
+      return current()->renew();
     }
     if (is_late_) {
       throw Error(
@@ -332,15 +349,25 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
           "Recovery: make it before, and in every run");
     }
     renew_on_machine();
-    group_ = remake_hybrid(
-        {.name = fmt::format("{:x}", place_.id), .members = place_.members, .local = part_on_machine(group_)},
-        machines.links(), group_->timeout());
+    replace(remake_hybrid({.name = fmt::format("{:x}", place_.id),
+                           .members = place_.members,
+                           .local = part_on_machine(current())},
+                          machines.links(), current()->timeout()));
     connected_at_ = machines.connected_at();
   }
 
-  void end_replay() { group_ = static_cast<const ReplayedGroup&>(*group_).attached(); }
+  void end_replay() { replace(static_cast<const ReplayedGroup&>(*current()).attached()); }
 
  private:
+  /// Another thread may be in a call while the group is replaced: it keeps the one that it has called.
+  std::shared_ptr<Impl> current() const {
+    const base::LockGuard lock(group_mutex_);
+    return group_;
+  }
+  void replace(std::shared_ptr<Impl> group) {
+    const base::LockGuard lock(group_mutex_);
+    group_.swap(group);  // `group` goes when the lock has gone
+  }
   /// Who notes the outputs for all ranks of this machine; -1: each of them.
   int find_holder(const Collective& collective) const {
     return is_shared(collective, bytes_of(collective.outputs)) ? place_.here.front() : -1;
@@ -359,6 +386,7 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
     job_->log().append(entry, pieces);
   }
 
+  mutable base::Mutex group_mutex_{};  // group_
   std::shared_ptr<HealableJob> job_;
   Place place_;
   bool is_late_;             // made when the set-up was over
@@ -407,6 +435,8 @@ std::vector<shm::SetupLog*> HealableJob::logs_here() {
 }
 
 uint32_t HealableJob::outlive_machine(std::chrono::milliseconds timeout) {
+  if (record().outlives_machine.load(std::memory_order_relaxed) == shm::kNoMachineWaits)
+    return shm::kNoMachineWaits;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   try {
     const MachineNotes notes = machines_.notes();

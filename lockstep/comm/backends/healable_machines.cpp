@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/uplink/ucx.h"
+#include "lockstep/comm/wire_dtype.h"
 
 namespace lockstep::backends {
 namespace {
@@ -25,8 +26,8 @@ void HealableMachines::note(shm::SetupLog& log) const {
   const uplink::Engine& engine = places_.engine;
   const bool is_ucx = engine.kind == uplink::Engine::Kind::ucx;
   const std::string text =
-      fmt::format("{} {} {} {} {}", places_.machine_of.size(), fmt::join(places_.machine_of, " "),
-                  is_ucx ? "ucx" : "gloo", engine.host, engine.interface);
+      fmt::format("{} {} {} {} {} {}", places_.machine_of.size(), fmt::join(places_.machine_of, " "),
+                  name_of(find_wire_dtype()), is_ucx ? "ucx" : "gloo", engine.host, engine.interface);
   const std::span<const std::byte> piece = std::as_bytes(std::span(text));
   log.append({.key = kPlaces}, {&piece, 1});
 }
@@ -41,12 +42,13 @@ HealableMachines::Places HealableMachines::noted(int rank, shm::SetupLog& log, c
   fields >> count;
   places.machine_of.resize(count);
   for (int& machine : places.machine_of) fields >> machine;
-  std::string kind;
-  fields >> kind >> places.engine.host >> places.engine.interface;
+  std::string wire_dtype, kind;
+  fields >> wire_dtype >> kind >> places.engine.host >> places.engine.interface;
   if (!new_host.empty()) {
     places.engine.host = new_host;
     places.engine.interface = uplink::find_interface(new_host);
   }
+  check_same_wire_dtype(rank, wire_dtype);
   if (kind != "ucx") return places;
   places.engine.kind = uplink::Engine::Kind::ucx;
   if (const std::string problem = uplink::ucx_problem(places.engine.interface); !problem.empty())
