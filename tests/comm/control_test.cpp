@@ -216,7 +216,7 @@ TEST(Control, SilenceIsALossAfterTheSetTimeAndAStopForLessIsNone) {
       "s", [](FakeMachine& machine) { machine.serve(2500ms, false); }, 20s);
   ASSERT_TRUE(silent.has_value());
   EXPECT_EQ(silent->rank, 1);
-  EXPECT_TRUE(silent->text.starts_with("machine 1 (10.9.9.9, rank 1) was lost: no sign of life for "))
+  EXPECT_TRUE(silent->text.starts_with("machine 1 (10.9.9.9, rank 1) was lost: no heartbeat for "))
       << silent->text;
   env::set("LOCKSTEP_HEARTBEAT_TIMEOUT", "2");
   const auto stopped = lose_machine(
@@ -245,10 +245,10 @@ TEST(Control, AConnectionThatClosesIsALossAtOnce) {
   // If one way is cut, only the other machine notices: it says so.
   const auto refused = lose_machine(
       "s",
-      [](FakeMachine& machine) { machine.wire->send("Xhas lost this machine: no sign of life for 4.5 s"); },
+      [](FakeMachine& machine) { machine.wire->send("Xhas lost this machine: no heartbeat for 4.5 s"); },
       20s);
   ASSERT_TRUE(refused.has_value());
-  EXPECT_EQ(refused->text, "machine 1 (10.9.9.9, rank 1) has lost this machine: no sign of life for 4.5 s");
+  EXPECT_EQ(refused->text, "machine 1 (10.9.9.9, rank 1) has lost this machine: no heartbeat for 4.5 s");
 }
 
 TEST(Control, AnotherSecretIsRefused) {

@@ -59,7 +59,7 @@ class LostMachineTest(unittest.TestCase):
 
     def check_death(self, since, ranks, *texts):
         """It is told as one, not as silence. Returns whom `ranks` name."""
-        return self.check(since, ranks, *texts, but_not="no sign of life")
+        return self.check(since, ranks, *texts, but_not="no heartbeat")
 
     def check(self, since, ranks, *texts, but_not=None):
         """Each of `ranks` has noticed a loss, and says `texts`. Returns whom they name."""
@@ -96,8 +96,8 @@ class LostMachineTest(unittest.TestCase):
         self.start(4000000)
         since = time.monotonic()
         self.two.cut_the_cable()
-        here = self.check(since, (0, 1), "machine 1 (10.77.0.2, ranks 2, 3) was lost: no sign of life for ", "all_reduce (float32[4000000]")
-        there = self.check(since, (2, 3), "machine 0 (10.77.0.1, ranks 0, 1) was lost: no sign of life for ")
+        here = self.check(since, (0, 1), "machine 1 (10.77.0.2, ranks 2, 3) was lost: no heartbeat for ", "all_reduce (float32[4000000]")
+        there = self.check(since, (2, 3), "machine 0 (10.77.0.1, ranks 0, 1) was lost: no heartbeat for ")
         self.assertEqual((here, there), ([2, 2], [0, 0]))
 
     def test_a_cable_that_is_cut_one_way_is_named_on_both_sides(self):

@@ -33,7 +33,7 @@ constexpr milliseconds kBeat = 100ms;
 constexpr milliseconds kLongestSilence = 4500ms;
 /// After such a gap this process was stopped itself: that it has heard nothing says nothing about the others.
 constexpr milliseconds kOwnPause = 1000ms;
-/// A thread that gives no sign of life is woken when something comes.
+/// A thread that sends no heartbeats is woken when something comes.
 constexpr milliseconds kLongSleep = 60s;
 constexpr milliseconds kLongestStranger = 5000ms;
 constexpr milliseconds kLongestGoodbye = 500ms;
@@ -410,8 +410,8 @@ void ControlLinks::look_for_silence() {
     if (now - peer.heard < longest_silence_) continue;
     const double seconds = std::chrono::duration<double>(now - peer.heard).count();
     // If only one way is cut, the other machine learns it.
-    peer.wire->send(fmt::format("{}has lost this machine: no sign of life for {:.1f} s", kRefusal, seconds));
-    lose(peer, fmt::format("was lost: no sign of life for {:.1f} s", seconds));
+    peer.wire->send(fmt::format("{}has lost this machine: no heartbeat for {:.1f} s", kRefusal, seconds));
+    lose(peer, fmt::format("was lost: no heartbeat for {:.1f} s", seconds));
   }
 }
 
