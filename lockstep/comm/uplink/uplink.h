@@ -54,6 +54,9 @@ class Uplink {
   virtual void flush(std::chrono::milliseconds timeout) { (void)timeout; }
   /// Every wait here ends with CommError. Waits of the other machines for this one do too, if the engine tells them. Thread-safe.
   virtual void stop() noexcept = 0;
+  /// A piece of a reduction is combined after so many more pieces were sent: as many travel at once as TCP needs over long
+  /// distances. More, and fewer, are slower.
+  virtual size_t pieces_ahead() const { return 3; }
   /// How many bytes send() was given so far. Thread-safe.
   virtual uint64_t sent_bytes() const = 0;
 };

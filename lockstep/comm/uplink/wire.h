@@ -49,6 +49,7 @@ class Wire {
 
   int machine() const { return uplink_->machine(); }
   int machines() const { return uplink_->machines(); }
+  size_t pieces_ahead() const { return uplink_->pieces_ahead(); }
 
   /// Begins the next call: tells all other machines what it is. `payloads`: by machine, what goes along, at most
   /// kFramePayload each; empty: nothing. Does not block: the call's bytes leave at once, not a trip later.

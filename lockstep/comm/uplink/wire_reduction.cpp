@@ -9,9 +9,6 @@ namespace lockstep::uplink {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{512} << 10;
-/// A piece is combined after so many more were sent: 2 MiB per pair of machines travel at once. With more, and with less, TCP
-/// over long distances is slower.
-constexpr size_t kWindow = 3;
 /// Up to here every machine sends its sums to every other: one trip instead of two.
 constexpr size_t kOneTripBytes = size_t{16} << 10;
 
@@ -379,21 +376,22 @@ void reduce_over(Wire& wire, const Call& call, const Accumulation& accumulation,
     return;
   }
   wire.begin(call);
-  // Piece p is sent, p - kWindow is combined, p - 2 kWindow comes back: on all machines in this order, which is that of the
+  const size_t ahead = wire.pieces_ahead();
+  // Piece p is sent, p - ahead is combined, p - 2 ahead comes back: on all machines in this order, which is that of the
   // messages between two of them.
   const size_t count = flights.size();
   std::vector<size_t> sent;  // messages, by the number of turns before
-  for (size_t p = 0; p < count + 2 * kWindow; ++p) {
+  for (size_t p = 0; p < count + 2 * ahead; ++p) {
     if (p < count) {
       data.gather(p);
       flights[p].send_partials();
     }
-    if (p >= kWindow && p - kWindow < count) flights[p - kWindow].combine(deadline);
+    if (p >= ahead && p - ahead < count) flights[p - ahead].combine(deadline);
     sent.push_back(wire.sent());
-    if (p < 2 * kWindow || p - 2 * kWindow >= count) continue;
-    flights[p - 2 * kWindow].finish(deadline);
+    if (p < 2 * ahead || p - 2 * ahead >= count) continue;
+    flights[p - 2 * ahead].finish(deadline);
     // Who has sent results of that piece, or its sums of a later one, has room for all that was sent until then.
-    wire.settle(sent[p - 2 * kWindow], deadline);
+    wire.settle(sent[p - 2 * ahead], deadline);
   }
   wire.finish(deadline);
 }
