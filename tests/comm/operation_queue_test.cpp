@@ -2,6 +2,7 @@
 #include "lockstep/comm/backends/operation_queue.h"
 
 #include <gtest/gtest.h>
+#include <xmmintrin.h>
 
 #include <atomic>
 #include <chrono>
@@ -114,6 +115,43 @@ TEST(OperationQueue, LooksWhileACallersOperationTakesLong) {
     EXPECT_TRUE(queue.run_next());
     EXPECT_GE(looks, 2) << "round " << round;
   }
+}
+
+TEST(OperationQueue, NothingIsDrainedWhileTheThreadLooks) {
+  std::atomic<bool> looks = false, may_end = false;
+  OperationQueue queue([&] {
+    looks = true;
+    while (!may_end) std::this_thread::sleep_for(1ms);
+  });
+  queue.post(
+      [&] {
+        while (!looks) std::this_thread::sleep_for(1ms);
+      },
+      Runner::caller);
+  EXPECT_TRUE(queue.run_next());
+  EXPECT_FALSE(queue.drain(10ms)) << "what the thread looks at may go then";
+  may_end = true;
+  EXPECT_TRUE(queue.drain(kLongest));
+}
+
+TEST(OperationQueue, AddsUpAlikeInAllThreads) {
+  OperationQueue queue(kNoLook);
+  const auto adds_subnormals = [](float* sum) {
+    volatile float small = 1e-40F;
+    *sum = small + small;
+  };
+  float by_thread = 0, by_caller = 0, afterwards = 1;
+  const unsigned int before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040U);  // as torch.set_flush_denormal(True)
+  queue.post([&] { adds_subnormals(&by_thread); });
+  EXPECT_TRUE(queue.drain(kLongest));
+  queue.post([&] { adds_subnormals(&by_caller); }, Runner::caller);
+  EXPECT_TRUE(queue.run_next());
+  adds_subnormals(&afterwards);
+  _mm_setcsr(before);
+  EXPECT_GT(by_thread, 0);
+  EXPECT_EQ(by_caller, by_thread);
+  EXPECT_EQ(afterwards, 0) << "the caller's own mode is back";
 }
 
 TEST(OperationQueue, TheDestructorWaitsForAll) {

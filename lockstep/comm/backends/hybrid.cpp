@@ -140,7 +140,8 @@ class LeaderWork final : public Work {
   using Runner = OperationQueue::Runner;
   /// `runner`: a caller calls wait() at once.
   LeaderWork(std::shared_ptr<HybridState> state, const Collective& collective, Runner runner)
-      : state_(std::move(state)), operation_(std::make_shared<HybridOperation>(collective)) {
+      : state_(std::move(state)),
+        operation_(std::make_shared<HybridOperation>(collective, state_->wire_dtype())) {
     state_->health().begin(operation_->text);
     auto operation = [state = state_.get(), operation = operation_, ending = ending_] {
       std::exception_ptr failure;
@@ -207,7 +208,8 @@ class LeaderWork final : public Work {
 class MemberWork final : public Work {
  public:
   MemberWork(std::shared_ptr<HybridState> state, const Collective& collective)
-      : state_(std::move(state)), operation_(std::make_shared<HybridOperation>(collective)) {
+      : state_(std::move(state)),
+        operation_(std::make_shared<HybridOperation>(collective, state_->wire_dtype())) {
     state_->health().begin(operation_->text);
     guarded([&] {
       const base::LockGuard lock(state_->starting());

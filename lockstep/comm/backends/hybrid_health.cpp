@@ -167,8 +167,10 @@ void HybridHealth::look_for_failure() {
 }
 
 void HybridHealth::tell_waiting() {
+  const base::LockGuard lock(telling_);
   const int64_t collectives = collectives_;
-  if (told_.exchange(collectives) == collectives) return;
+  if (told_ >= collectives) return;  // never backwards: several threads tell
+  told_ = collectives;
   control_.control->set(key(fmt::format("waiting/{}", ranks_.own)), std::to_string(collectives));
 }
 
@@ -198,7 +200,11 @@ int HybridHealth::find_rank_ahead() const {
 }
 
 void HybridHealth::renew() {
-  collectives_ = told_ = 0;
+  collectives_ = 0;
+  {
+    const base::LockGuard lock(telling_);
+    told_ = 0;
+  }
   {
     const base::LockGuard lock(mutex_);
     ++renewals_;

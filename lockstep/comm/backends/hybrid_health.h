@@ -100,7 +100,8 @@ class HybridHealth {
   std::exception_ptr failure_ LOCKSTEP_GUARDED_BY(mutex_);
   std::string last_ LOCKSTEP_GUARDED_BY(mutex_);  // collective
   std::atomic<int64_t> collectives_{0};
-  std::atomic<int64_t> told_{0};  // of them, by tell_waiting()
+  base::Mutex telling_;
+  int64_t told_ LOCKSTEP_GUARDED_BY(telling_) = 0;  // of them, by tell_waiting()
   std::atomic<int> renewals_{0};
   std::unique_ptr<uplink::Control::Watch> watch_;  // goes first: it uses the others
 };

@@ -336,8 +336,7 @@ class Run {
   std::optional<Reduction> reduction_;
 };
 
-uplink::WireForm choose_form(const Collective& collective) {
-  static const WireDtype otherwise = find_wire_dtype();
+uplink::WireForm choose_form(const Collective& collective, WireDtype otherwise) {
   const bool rounds = collective.kind == Kind::all_reduce &&
                       collective.wire_dtype.value_or(otherwise) == WireDtype::BFLOAT16 &&
                       Accumulation::can_narrow(to_shm(collective.inputs[0]), collective.op);
@@ -579,7 +578,7 @@ class LeaderRun : Run {
 
 }  // namespace
 
-HybridOperation::HybridOperation(const Collective& collective)
+HybridOperation::HybridOperation(const Collective& collective, WireDtype otherwise)
     : kind(collective.kind),
       inputs(collective.inputs.begin(), collective.inputs.end()),
       outputs(collective.outputs.begin(), collective.outputs.end()),
@@ -589,7 +588,7 @@ HybridOperation::HybridOperation(const Collective& collective)
       input_splits(collective.input_splits.begin(), collective.input_splits.end()),
       parts(collective.parts.begin(), collective.parts.end()),
       is_common(collective.is_common),
-      form(choose_form(collective)),
+      form(choose_form(collective, otherwise)),
       timeout(collective.timeout),
       text(describe_with(collective, form)) {}
 

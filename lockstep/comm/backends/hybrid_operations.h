@@ -15,7 +15,8 @@ namespace lockstep::backends {
 
 /// A collective and the tensors that it names, which it keeps.
 struct HybridOperation {
-  explicit HybridOperation(const Collective& collective);
+  /// `otherwise`: of sums that do not say how they travel.
+  HybridOperation(const Collective& collective, WireDtype otherwise);
   Collective::Kind kind;
   std::vector<at::Tensor> inputs, outputs;
   ReduceOp op;
@@ -23,7 +24,7 @@ struct HybridOperation {
   std::vector<int64_t> output_splits, input_splits;
   std::vector<std::vector<TensorPart>> parts;
   bool is_common;
-  uplink::WireForm form;  ///< of its sums between machines: as it asks, or as the environment does
+  uplink::WireForm form;  ///< of its sums between machines
   std::chrono::milliseconds timeout;
   std::string text;  ///< describe()
 };

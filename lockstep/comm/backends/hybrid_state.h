@@ -14,6 +14,7 @@
 #include "lockstep/comm/process_group/impl.h"
 #include "lockstep/comm/uplink/sum_plan.h"
 #include "lockstep/comm/uplink/wire.h"
+#include "lockstep/comm/wire_dtype.h"
 
 namespace lockstep::backends {
 
@@ -32,6 +33,8 @@ class HybridState {
   ~HybridState();
 
   int rank() const { return rank_; }
+  /// Of sums that do not say how they travel: LOCKSTEP_WIRE_DTYPE as it was when the group was made.
+  WireDtype wire_dtype() const { return wire_dtype_; }
   const uplink::SumPlan& plan() const { return plan_; }
   int machine() const { return plan_.machine_of(rank_); }
   /// The ranks of this machine; this one's place among them is local().rank().
@@ -76,6 +79,7 @@ class HybridState {
   void look_while_waiting() noexcept;
 
   int rank_;
+  WireDtype wire_dtype_ = find_wire_dtype();
   uplink::SumPlan plan_;
   std::vector<int> ranks_of_job_;
   std::shared_ptr<Impl> local_, flat_;

@@ -1,6 +1,7 @@
 #include "lockstep/comm/backends/operation_queue.h"
 
 #include <c10/core/GradMode.h>
+#include <xmmintrin.h>
 
 #include <utility>
 
@@ -9,6 +10,19 @@ namespace {
 
 /// An operation that a caller has run for longer than this is looked after.
 constexpr auto kLookEvery = std::chrono::milliseconds(50);
+
+/// Each machine's leader adds up the same numbers. Whichever thread does it, subnormal ones are not flushed and numbers are
+/// rounded to the nearest: the machines' bits stay alike.
+class DefaultArithmetic {
+ public:
+  DefaultArithmetic() { _mm_setcsr(kDefault); }
+  DefaultArithmetic(const DefaultArithmetic&) = delete;
+  ~DefaultArithmetic() { _mm_setcsr(before_); }
+
+ private:
+  static constexpr unsigned int kDefault = 0x1f80;  // as a process starts
+  unsigned int before_ = _mm_getcsr();
+};
 
 }  // namespace
 
@@ -26,8 +40,8 @@ OperationQueue::~OperationQueue() {
 void OperationQueue::post(Operation operation, Runner runner) {
   {
     const base::LockGuard lock(mutex_);
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });  // first: it may throw
     waiting_.push_back(std::move(operation));
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     // Who runs an operation looks for the next one when it has ended.
     if (runner == Runner::caller || is_running_) return;
   }
@@ -46,18 +60,20 @@ bool OperationQueue::run_next() {
 
 bool OperationQueue::drain(std::chrono::milliseconds longest) {
   base::UniqueLock lock(mutex_);
-  return ended_.wait_for(lock, longest,
-                         [this]() LOCKSTEP_REQUIRES(mutex_) { return waiting_.empty() && !is_running_; });
+  return ended_.wait_for(lock, longest, [this]() LOCKSTEP_REQUIRES(mutex_) {
+    return waiting_.empty() && !is_running_ && !is_looking_;
+  });
 }
 
 /// Without the lock meanwhile.
-void OperationQueue::run_front() {
+void OperationQueue::run_front() noexcept {
   {
     const Operation operation = std::move(waiting_.front());
     waiting_.pop_front();
     is_running_ = true;
     mutex_.unlock();
     const at::NoGradGuard no_grad;
+    const DefaultArithmetic arithmetic;
     operation();
   }
   mutex_.lock();
@@ -87,9 +103,12 @@ void OperationQueue::wait_for_work(base::UniqueLock& lock) {
   if (changed_.wait_for(lock, kLookEvery, is_due) || run_by_callers_ != before) return;
   is_watching_ = is_running_;
   if (!is_running_) return;
+  is_looking_ = true;
   mutex_.unlock();
   look_();
   mutex_.lock();
+  is_looking_ = false;
+  ended_.notify_all();
 }
 
 }  // namespace lockstep::backends

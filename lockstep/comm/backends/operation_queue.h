@@ -30,12 +30,12 @@ class OperationQueue {
   void post(Operation operation, Runner runner = Runner::thread);
   /// Runs the next operation in this call. False: there is none, or another thread runs one, which then sees to the rest.
   bool run_next();
-  /// Blocks until nothing is left to run, or `longest` is over; false then.
+  /// Blocks until nothing is left to run and nobody looks, or `longest` is over; false then.
   bool drain(std::chrono::milliseconds longest);
 
  private:
   void run();
-  void run_front() LOCKSTEP_REQUIRES(mutex_);
+  void run_front() noexcept LOCKSTEP_REQUIRES(mutex_);
   void wait_for_work(base::UniqueLock& lock) LOCKSTEP_REQUIRES(mutex_);
   bool has_work() const LOCKSTEP_REQUIRES(mutex_) { return !is_running_ && !waiting_.empty(); }
   bool is_done() const LOCKSTEP_REQUIRES(mutex_) { return is_over_ && !is_running_ && waiting_.empty(); }
@@ -47,6 +47,7 @@ class OperationQueue {
   std::deque<Operation> waiting_ LOCKSTEP_GUARDED_BY(mutex_);
   bool is_running_ LOCKSTEP_GUARDED_BY(mutex_) = false;      // an operation
   uint64_t run_by_callers_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // operations, the one that runs included
+  bool is_looking_ LOCKSTEP_GUARDED_BY(mutex_) = false;      // look_() runs
   bool is_watching_ LOCKSTEP_GUARDED_BY(mutex_) = false;     // the thread wakes by itself
   bool is_over_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::thread thread_;
