@@ -160,6 +160,18 @@ TEST(WireDtype, FollowsTheEnvironment) {
   const at::Tensor most = at::full({10}, 1.0F + 1e-5F * static_cast<float>(world.rank()));
   world.all_reduce(most, {.op = ReduceOp::MAX});
   CHECK_TRUE(most[0].item<float>() == 1.0F + 1e-5F * static_cast<float>(world.size() - 1));
+  // As it was when the group was made.
+  const std::optional<std::string> before = env::get("LOCKSTEP_WIRE_DTYPE");
+  env::set("LOCKSTEP_WIRE_DTYPE", "exact");
+  const ProcessGroup later = world.duplicate();
+  const at::Tensor by_world = make_numbers(world.rank(), 5000, at::kFloat), by_later = by_world.clone(),
+                   exact = by_world.clone();
+  world.all_reduce(by_world);
+  env::set("LOCKSTEP_WIRE_DTYPE", before);
+  later.all_reduce(by_later);
+  world.all_reduce(exact, {.wire_dtype = WireDtype::EXACT});
+  CHECK_TRUE(by_later.equal(exact));
+  CHECK_TRUE(!by_world.equal(exact));
 }
 
 }  // namespace
