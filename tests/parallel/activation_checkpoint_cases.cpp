@@ -105,6 +105,36 @@ TEST(ActivationCheckpoint, OfAWholeCallOfTheWrapper) {
   expect_same_bits("plain", {}, {}, /*whole_call=*/true);
   expect_same_bits("tiny buckets", {.bucket_cap_mb = kTiny}, {.shares = true}, true);
   expect_same_bits("mixed precision", {.mixed_precision = low}, {}, true);
+  expect_same_bits("passes per step", {.backward_passes_per_step = 2}, {}, true);
+  expect_same_bits("static graph", {.bucket_cap_mb = kTiny, .static_graph = true}, {}, true);
+}
+
+/// Of micro-batches whose forward does not synchronise, also if the backward comes when no_sync() has ended.
+TEST(ActivationCheckpoint, OfAWholeCallWithoutSynchronisation) {
+  std::vector<at::Tensor> expected;
+  for (const bool checkpoints : {false, true}) {
+    at::manual_seed(7);
+    Blocks model(BlocksImpl::Options{});
+    DistributedDataParallel ddp(model);
+    const auto run = [&](const at::Tensor& v) { return ddp(v); };
+    const auto call = [&](int step) {
+      const at::Tensor x = batch_input(step, world().rank());
+      return at::mse_loss(checkpoints ? activation_checkpoint(run, x) : run(x),
+                          batch_target(step, world().rank()));
+    };
+    at::Tensor loss;
+    {
+      const auto guard = ddp.no_sync();
+      loss = call(1);
+    }
+    loss.backward();
+    std::vector<at::Tensor> found;
+    for (const at::Tensor& parameter : model->parameters()) found.push_back(parameter.grad().clone());
+    call(2).backward();
+    for (const at::Tensor& parameter : model->parameters()) found.push_back(parameter.grad().clone());
+    if (!checkpoints) expected = found;
+    for (size_t i = 0; i < found.size(); ++i) CHECK_EQUAL(found[i], expected[i]);
+  }
 }
 
 /// Its statistics are of all ranks, and made again in the backward of all ranks.

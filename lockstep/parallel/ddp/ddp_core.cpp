@@ -17,6 +17,7 @@
 #include "lockstep/comm/process_group/impl.h"
 #include "lockstep/comm/step_members.h"
 #include "lockstep/comm/wire_dtype.h"
+#include "lockstep/parallel/activation_checkpoint.h"
 #include "lockstep/parallel/ddp/device_check.h"
 #include "lockstep/parallel/ddp/module_check.h"
 #include "lockstep/parallel/ddp/reducer.h"
@@ -301,10 +302,12 @@ void DdpCore::before_forward() {
       throw;
     }
   };
-  // In the middle of a pass a checkpoint that runs this forward again finds everything as it was. Otherwise its first run,
-  // without gradients, has prepared nothing, and this is a forward as any other.
-  const bool is_again = reducer_->is_in_pass();
-  forward_.synchronises = sync && no_sync_guards == 0 && c10::GradMode::is_enabled();
+  // In the middle of a pass a checkpoint that runs this forward again finds everything as it was. Otherwise the first run of
+  // activation_checkpoint() did not synchronise, and that of a checkpoint without gradients has prepared nothing: then this is
+  // a forward as any other.
+  const bool is_in_pass = reducer_->is_in_pass(), is_again = is_in_pass || is_recomputing();
+  forward_.synchronises =
+      sync && no_sync_guards == 0 && c10::GradMode::is_enabled() && (is_in_pass || !is_again);
   forward_.is_counted = forward_.synchronises && !is_again && options_.backward_passes_per_step > 1;
   if (forward_.is_counted) forwards_in_step_.add();
   forward_.synchronises =
