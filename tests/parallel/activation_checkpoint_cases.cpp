@@ -109,7 +109,7 @@ TEST(ActivationCheckpoint, OfAWholeCallOfTheWrapper) {
   expect_same_bits("static graph", {.bucket_cap_mb = kTiny, .static_graph = true}, {}, true);
 }
 
-/// Of micro-batches whose forward does not synchronise, also if the backward comes when no_sync() has ended.
+/// A forward that does not synchronise does not in its second run either, if no_sync() has ended by then.
 TEST(ActivationCheckpoint, OfAWholeCallWithoutSynchronisation) {
   std::vector<at::Tensor> expected;
   for (const bool checkpoints : {false, true}) {

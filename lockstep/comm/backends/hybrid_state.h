@@ -33,7 +33,7 @@ class HybridState {
   ~HybridState();
 
   int rank() const { return rank_; }
-  /// Of sums that do not say how they travel: LOCKSTEP_WIRE_DTYPE as it was when the group was made.
+  /// How sums travel that do not say it: LOCKSTEP_WIRE_DTYPE as it was when the group was made.
   WireDtype wire_dtype() const { return wire_dtype_; }
   const uplink::SumPlan& plan() const { return plan_; }
   int machine() const { return plan_.machine_of(rank_); }
