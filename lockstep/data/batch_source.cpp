@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
+#include <variant>
 
 #include "lockstep/base/error.h"
 
@@ -43,12 +45,27 @@ void NumberedBatches::go_to(int64_t batch) {
   next_ = batch;
 }
 
-StateDict NumberedBatches::save(int64_t batches) const { return {{}, {{"samples", batches * batch_size_}}}; }
+StateDict NumberedBatches::save(int64_t batches) const {
+  return {{},
+          {{"samples", batches * batch_size_}, {"samples_of_pass", static_cast<int64_t>(indices_.size())}}};
+}
 
 int64_t NumberedBatches::place_of(const StateDict& state) {
   const auto samples = state.get<int64_t>("DataLoader::load_state_dict", "samples");
   draw();  // the sampler's epoch of now
-  const int64_t of_pass = batches_in(drawn_ ? *drawn_ : indices_);
+  const std::vector<int64_t>& order = drawn_ ? *drawn_ : indices_;
+  const int64_t of_pass = batches_in(order);
+  const auto size = static_cast<int64_t>(order.size());
+  // Older states do not have it. Ranks that share samples out without repeating some may differ by one.
+  const auto saved = state.scalars.find("samples_of_pass");
+  if (saved != state.scalars.end() && std::abs(std::get<int64_t>(saved->second) - size) > 1) {
+    const auto then = std::get<int64_t>(saved->second);
+    drawn_.reset();
+    throw ValueError(fmt::format(
+        "DataLoader::load_state_dict: the state is of a pass of {} samples on each rank, this loader's has {}; with another "
+        "number of ranks load the state of the sampler instead, and none of the loader",
+        then, size));
+  }
   if (samples % batch_size_ != 0 || samples < 0 || samples / batch_size_ > of_pass) {
     drawn_.reset();
     throw ValueError(
@@ -101,7 +118,10 @@ void ShardedBatches::go_to(int64_t batch) {
 }
 
 StateDict ShardedBatches::save(int64_t batches) const {
-  return {{}, {{"batches", batches * num_replicas_}, {"batch_size", batch_size_}}};
+  return {{},
+          {{"batches", batches * num_replicas_},
+           {"batch_size", batch_size_},
+           {"ranks_apart", int64_t{ranks_apart_}}}};
 }
 
 int64_t ShardedBatches::place_of(const StateDict& state) {
@@ -111,6 +131,13 @@ int64_t ShardedBatches::place_of(const StateDict& state) {
     throw ValueError(fmt::format(
         "DataLoader::load_state_dict: the state counts batches of {} samples, this loader's have {}",
         batch_size, batch_size_));
+  }
+  const auto apart = state.scalars.find("ranks_apart");  // older states have none
+  if (apart != state.scalars.end() && std::get<int64_t>(apart->second) != ranks_apart_) {
+    throw ValueError(fmt::format(
+        "DataLoader::load_state_dict: each rank reads batches of its own, and the state is of {} ranks, not of {}; continue "
+        "with as many",
+        std::max(std::get<int64_t>(apart->second), int64_t{1}), std::max(ranks_apart_, 1)));
   }
   if (batches < 0 || batches % num_replicas_ != 0) {
     throw ValueError(fmt::format(

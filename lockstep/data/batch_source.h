@@ -73,9 +73,14 @@ class NumberedBatches final : public BatchSource {
 /// This rank's batches of a dataset that gives them one after the other.
 class ShardedBatches final : public BatchSource {
  public:
-  /// `num_replicas`, `rank`: that have been checked.
-  ShardedBatches(IterableDataset dataset, int64_t batch_size, int num_replicas, int rank)
-      : dataset_(std::move(dataset)), batch_size_(batch_size), num_replicas_(num_replicas), rank_(rank) {}
+  /// `num_replicas`, `rank`: that have been checked. `ranks_apart`: so many ranks read batches of their own; 0: they share
+  /// out what all read.
+  ShardedBatches(IterableDataset dataset, int64_t batch_size, int num_replicas, int rank, int ranks_apart)
+      : dataset_(std::move(dataset)),
+        batch_size_(batch_size),
+        num_replicas_(num_replicas),
+        rank_(rank),
+        ranks_apart_(ranks_apart) {}
 
   std::function<Batch()> next() override;
   void go_to(int64_t batch) override;
@@ -89,7 +94,7 @@ class ShardedBatches final : public BatchSource {
  private:
   IterableDataset dataset_;
   int64_t batch_size_;
-  int num_replicas_, rank_;
+  int num_replicas_, rank_, ranks_apart_;
   bool has_a_round_ = false;  // each rank has got a batch
   bool has_ended_ = false;
 };

@@ -41,6 +41,7 @@ struct DataLoader::State {
   int64_t ahead = 0;         // batches beyond the one that next() waits for
   bool is_iterated = false;  // begin() was called in this pass
   bool is_loaded = false;    // its place is that of a checkpoint
+  bool is_followed = true;   // false: the sampler may have got its epoch after the place
 
   base::Mutex mutex;
   base::ConditionVariable ready;                       // next() waits for its batch
@@ -127,7 +128,8 @@ struct DataLoader::State {
 
   /// nullopt at the end.
   std::optional<Result> take() {
-    if (!has_begun) go_to(0);
+    follow();
+    if (!has_begun) go_to(next_to_give);
     base::UniqueLock lock(mutex);
     if (next_to_give == num_batches) return std::nullopt;
     if (workers.empty()) {
@@ -147,8 +149,8 @@ struct DataLoader::State {
     return result;
   }
 
-  /// Batches that were made ahead are dropped.
-  void go_to(int64_t batch) {
+  /// Batches that were made ahead are dropped. `reads`: the source goes there now.
+  void go_to(int64_t batch, bool reads = true) {
     {
       base::UniqueLock lock(mutex);
       has_begun = false;  // no new ones
@@ -156,6 +158,10 @@ struct DataLoader::State {
       made.clear();
       next_to_make = next_to_give = 0;
       num_batches = detail::BatchSource::kUnknown;
+      if (!reads) {
+        next_to_make = next_to_give = batch;
+        return;
+      }
       source->go_to(batch);
       num_batches = source->num_batches();
       if (num_batches != detail::BatchSource::kUnknown) last_num_batches = num_batches;
@@ -165,8 +171,30 @@ struct DataLoader::State {
     room.notify_all();
   }
 
+  /// `batch` of a pass that was saved. A source that must read up to it does so when its first batch is wanted: the epoch of
+  /// its files may be set by then.
+  void resume_at(int64_t batch) {
+    go_to(batch, /*reads=*/source->begins_at_once());
+    is_iterated = false;
+    is_loaded = true;
+    is_followed = false;
+  }
+
+  /// After a load the sampler's order is that of the first batch that is wanted, not of the load.
+  void follow() {
+    if (std::exchange(is_followed, true) || !source->begins_at_once() || !source->draw()) return;
+    go_to(next_to_give);
+    if (next_to_give > known_batches()) {
+      throw ValueError(fmt::format(
+          "DataLoader: the loaded state is {} batches into its pass, and the sampler's order of now has {}",
+          next_to_give, known_batches()));
+    }
+  }
+
   void begin() {
     const bool goes_on = std::exchange(is_loaded, false) && (next_to_give > 0 || !source->begins_at_once());
+    if (goes_on) follow();
+    is_followed = true;
     const bool is_new = !goes_on && (is_iterated || next_to_give == 0 || next_to_give == known_batches());
     is_iterated = true;
     if (!is_new) return;
@@ -207,8 +235,10 @@ DataLoader::DataLoader(const IterableDataset& dataset, const BatchSharding& shar
     throw ValueError(
         fmt::format("Invalid rank {}, rank should be in the interval [0, {}]", rank, num_replicas - 1));
   }
+  const int ranks_apart = num_replicas == 1 && is_initialized() ? default_world().size() : 0;
   state_ = std::make_unique<State>(
-      std::make_unique<detail::ShardedBatches>(dataset, options.batch_size, num_replicas, rank), options);
+      std::make_unique<detail::ShardedBatches>(dataset, options.batch_size, num_replicas, rank, ranks_apart),
+      options);
   state_->start(options.num_workers);
 }
 
@@ -252,9 +282,7 @@ int64_t DataLoader::num_batches() const {
 StateDict DataLoader::state_dict() const { return state_->source->save(state_->next_to_give); }
 
 void DataLoader::load_state_dict(const StateDict& state) {
-  state_->go_to(state_->source->place_of(state));
-  state_->is_iterated = false;
-  state_->is_loaded = true;
+  state_->resume_at(state_->source->place_of(state));
 }
 
 }  // namespace lockstep

@@ -64,7 +64,19 @@ std::vector<int64_t> DistributedSampler::indices() const {
                            num_replicas_);
 }
 
+StateDict DistributedSampler::state_dict() const {
+  StateDict state = position_.save(dataset_size_, options_.seed, num_samples() * num_replicas_);
+  state.scalars["shuffle"] = int64_t{options_.shuffle};
+  return state;
+}
+
 void DistributedSampler::load_state_dict(const StateDict& state) {
+  const auto shuffle = state.scalars.find("shuffle");  // older states have none
+  if (shuffle != state.scalars.end() && std::get<int64_t>(shuffle->second) != int64_t{options_.shuffle}) {
+    throw ValueError(fmt::format(
+        "DistributedSampler::load_state_dict: the state is of a sampler {} shuffle, this one is {} it; their orders differ",
+        options_.shuffle ? "without" : "with", options_.shuffle ? "with" : "without"));
+  }
   position_.load("DistributedSampler::load_state_dict", state, dataset_size_, options_.seed, num_replicas_);
 }
 
@@ -90,6 +102,11 @@ void TorchDataSampler::refuse_archive() {
 }
 
 std::optional<std::vector<size_t>> TorchDataSampler::next(size_t batch_size) {
+  if (batch_size == 0) {
+    throw ValueError(
+        "TorchDataSampler: the loader's batch_size is 0; expected at least 1 (a whole batch divided by more ranks than it has "
+        "samples gives 0)");
+  }
   const size_t count = std::min(batch_size, indices_.size() - given_);
   if (count == 0) return std::nullopt;
   const auto begin = indices_.begin() + static_cast<ptrdiff_t>(given_);

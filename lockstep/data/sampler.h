@@ -52,14 +52,12 @@ class DistributedSampler {
   std::vector<int64_t> indices() const;
 
   /// Each rank has used that many samples, of a batch for example: the state says so, for a checkpoint in the
-  /// middle of an epoch.
+  /// middle of an epoch. At the epoch's end indices() has none left until set_epoch() names another one.
   void advance(int64_t samples) { position_.samples += samples * num_replicas_; }
   /// The epoch and the position in it, equal on all ranks.
-  StateDict state_dict() const {
-    return position_.save(dataset_size_, options_.seed, num_samples() * num_replicas_);
-  }
+  StateDict state_dict() const;
   /// Goes on there: indices() are those that are left of the epoch, also with another number of ranks. Throws
-  /// ValueError for another data set or seed, and where the ranks cannot divide what is left in the same way.
+  /// ValueError for another data set, seed or `shuffle`, and where the ranks cannot divide what is left in the same way.
   void load_state_dict(const StateDict& state);
 
   /// For torch::data::make_data_loader(), which takes a TorchDataSampler: says so at compile time.
@@ -109,7 +107,7 @@ class TorchDataSampler {
   /// Begins a pass with the sampler's indices of now. Throws ValueError for a `new_size` that is not the sampler's
   /// dataset_size(). A ChunkDataset gives its number of chunks.
   void reset(std::optional<size_t> new_size = std::nullopt);
-  /// The next `batch_size` indices, fewer at the end, std::nullopt after it.
+  /// The next `batch_size` indices, fewer at the end, std::nullopt after it. Throws ValueError for a batch_size of 0.
   std::optional<std::vector<size_t>> next(size_t batch_size);
   /// For ChunkDataset's save(), which has no use for it: throws Error, since the DistributedSampler has a state_dict().
   template <class Archive>

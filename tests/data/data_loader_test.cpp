@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/batch_source.h"
 
 namespace lockstep {
 namespace {
@@ -103,6 +104,14 @@ TEST_P(DataLoaderWithWorkers, EachLoopIsAPassWithTheSamplersEpoch) {
   sampler.epoch = 50;
   fresh.load_state_dict(in_the_middle);
   EXPECT_EQ(batches_of(fresh), (std::vector<Indices>{{52, 51}, {50}}));
+  // The loop names the epoch after the load.
+  fresh.load_state_dict(in_the_middle);
+  sampler.epoch = 60;
+  EXPECT_EQ(batches_of(fresh), (std::vector<Indices>{{62, 61}, {60}}));
+  fresh.load_state_dict(in_the_middle);
+  sampler.epoch = 70;
+  EXPECT_EQ(next_of(fresh), (Indices{72, 71}));
+  EXPECT_EQ(next_of(fresh), (Indices{70}));
   DataLoader owner(numbers(), Countdown{7}, {.batch_size = 5, .num_workers = GetParam()});
   EXPECT_EQ(batches_of(owner), (std::vector<Indices>{{11, 10, 9, 8, 7}}));
   DataLoader moved = std::move(owner);
@@ -134,6 +143,31 @@ TEST_P(DataLoaderWithWorkers, ALoopGoesOnBehindNextAndTheOneAfterItBeginsAnew) {
   by_hand.load_state_dict({{}, {{"samples", int64_t{4}}}});
   EXPECT_TRUE(batches_of(by_hand).empty());
   EXPECT_EQ(batches_of(by_hand), (std::vector<Indices>{{7, 5}, {3}}));
+}
+
+TEST_P(DataLoaderWithWorkers, RefusesThePlaceInAPassOfOtherRanks) {
+  const DataLoaderOptions options{.batch_size = 8, .num_workers = GetParam()};
+  DataLoader of_two(numbers(), first(160), options);
+  for (int i = 0; i < 10; ++i) of_two.next();
+  DataLoader of_four(numbers(), first(80), options);
+  EXPECT_THROW(of_four.load_state_dict(of_two.state_dict()), ValueError);
+  EXPECT_EQ(next_of(of_four), first(8));
+  DataLoader same(numbers(), first(159), options);  // a rank that has one less
+  same.load_state_dict(of_two.state_dict());
+  EXPECT_EQ(next_of(same).front(), 80);
+}
+
+TEST(BatchSource, RanksThatReadTheirOwnBatchesStayAsMany) {
+  const IterableDataset nothing{.next = [](int64_t) { return std::function<Batch()>(); }};
+  const auto make = [&](int ranks_apart) {
+    return std::make_unique<detail::ShardedBatches>(nothing, 4, 1, 0, ranks_apart);
+  };
+  const StateDict of_two = make(2)->save(3), shared = make(0)->save(3);
+  EXPECT_EQ(make(2)->place_of(of_two), 3);
+  EXPECT_THROW(make(4)->place_of(of_two), ValueError);
+  EXPECT_THROW(make(0)->place_of(of_two), ValueError);
+  EXPECT_EQ(make(0)->place_of(shared), 3);
+  EXPECT_THROW(make(2)->place_of(shared), ValueError);
 }
 
 TEST_P(DataLoaderWithWorkers, TellsTheSamplesOfTheLastBatch) {

@@ -79,6 +79,14 @@ TEST(TorchDataSampler, GivesLibTorchsLoaderTheSamplersEpochs) {
   EXPECT_THROW(batches.load(archive), Error);
 }
 
+/// `64 / world.size()` on more than 64 ranks: an epoch of no batch would train nothing without a word.
+TEST(TorchDataSampler, RefusesABatchOfNothing) {
+  TorchDataSampler sampler(10, {.num_replicas = 1, .rank = 0});
+  EXPECT_THROW(sampler.next(0), ValueError);
+  EXPECT_EQ(sampler.next(10)->size(), 10);
+  EXPECT_FALSE(sampler.next(1));
+}
+
 TEST(TorchDataSampler, CopiesHaveOneSampler) {
   struct Data {
     std::optional<size_t> size() const { return count; }
@@ -175,6 +183,11 @@ TEST(DistributedSampler, RefusesTheStateOfAnotherOrder) {
   EXPECT_THROW(DistributedSampler(10, {.num_replicas = 3, .rank = 0, .seed = 1}).load_state_dict(state),
                ValueError);
   EXPECT_NO_THROW(DistributedSampler(10, {.num_replicas = 1, .rank = 0, .seed = 1}).load_state_dict(state));
+  DistributedSampler in_order(10, {.num_replicas = 1, .rank = 0, .shuffle = false, .seed = 1});
+  EXPECT_THROW(in_order.load_state_dict(state), ValueError);
+  StateDict older = state;
+  older.scalars.erase("shuffle");
+  EXPECT_NO_THROW(in_order.load_state_dict(older));
 }
 
 }  // namespace
