@@ -60,10 +60,11 @@ bool is_recomputing();
 /// inputs, and not what the operations inside save for the backward: when the backward needs the first of those, it calls
 /// `function` once more. The gradients are those of function(inputs...), to the bit.
 ///
-///     x = lockstep::activation_checkpoint([&](const torch::Tensor& h) { return layer->forward(h); }, x);
+///     x = lockstep::activation_checkpoint([layer](const torch::Tensor& h) { return layer.ptr()->forward(h); }, x);
 ///     x = lockstep::activation_checkpoint(layer, x);                            // a module holder: the same
 ///
-/// `inputs`: tensors, which may be undefined; `function` captures everything else, and lives as long as the graph. It may
+/// `inputs`: tensors, which may be undefined; `function` captures everything else, and lives as long as the graph. So let it
+/// capture by value: the backward calls it when the variables around the call are gone, such as a loop's `layer`. It may
 /// return anything, use parameters and other tensors that require gradients, and call activation_checkpoint() itself.
 /// Where gradients are off it is called and nothing else happens.
 ///
@@ -72,7 +73,8 @@ bool is_recomputing();
 /// happens twice: the running statistics of a BatchNorm move twice, as in Python, and collectives run twice, on all ranks.
 /// `function` must do the same each time: if the second run saves another number of tensors, or other shapes, the backward
 /// throws Error. It also does if an input, or a tensor that an operation inside saved for the backward, has been changed in
-/// place since the first run, such as a weight by an optimizer's step.
+/// place since the first run. As in all of autograd, the tensor's version tells that: a write through data() is not noticed,
+/// and torch::optim::SGD writes its weights so. Call the backward before the optimizer's step.
 ///
 /// The backward may be DistributedDataParallel's (it needs no static_graph), DataParallel's or torch::autograd::grad()'s. If
 /// the graph is retained, each backward runs `function` again. Throws Error if `function` runs a backward through what it
