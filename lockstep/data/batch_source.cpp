@@ -52,28 +52,40 @@ StateDict NumberedBatches::save(int64_t batches) const {
 
 int64_t NumberedBatches::place_of(const StateDict& state) {
   const auto samples = state.get<int64_t>("DataLoader::load_state_dict", "samples");
+  const auto size = state.scalars.find("samples_of_pass");  // older states have none
+  const auto of_pass =
+      size == state.scalars.end() ? std::nullopt : std::optional(std::get<int64_t>(size->second));
   draw();  // the sampler's epoch of now
+  check_place(samples, of_pass);
+  saved_of_pass_ = of_pass;
+  return samples / batch_size_;
+}
+
+bool NumberedBatches::follow(int64_t batches) {
+  if (!draw()) return false;
+  check_place(batches * batch_size_, saved_of_pass_);
+  return true;
+}
+
+/// Throws for one that is none of the order that was drawn, which is then forgotten.
+void NumberedBatches::check_place(int64_t samples, std::optional<int64_t> saved_of_pass) {
   const std::vector<int64_t>& order = drawn_ ? *drawn_ : indices_;
   const int64_t of_pass = batches_in(order);
   const auto size = static_cast<int64_t>(order.size());
-  // Older states do not have it. Ranks that share samples out without repeating some may differ by one.
-  const auto saved = state.scalars.find("samples_of_pass");
-  if (saved != state.scalars.end() && std::abs(std::get<int64_t>(saved->second) - size) > 1) {
-    const auto then = std::get<int64_t>(saved->second);
+  // Ranks that share samples out without repeating some may differ by one.
+  if (saved_of_pass && std::abs(*saved_of_pass - size) > 1) {
     drawn_.reset();
     throw ValueError(fmt::format(
-        "DataLoader::load_state_dict: the state is of a pass of {} samples on each rank, this loader's has {}; with another "
-        "number of ranks load the state of the sampler instead, and none of the loader",
-        then, size));
+        "DataLoader::load_state_dict: the state is of a pass of {} samples on this rank, and the sampler gives {}; load the "
+        "state of the loader or that of the sampler, not both, and with another number of ranks the sampler's",
+        *saved_of_pass, size));
   }
-  if (samples % batch_size_ != 0 || samples < 0 || samples / batch_size_ > of_pass) {
-    drawn_.reset();
-    throw ValueError(
-        fmt::format("DataLoader::load_state_dict: the state is {} samples into its pass; this loader "
-                    "has {} batches of {}",
-                    samples, of_pass, batch_size_));
-  }
-  return samples / batch_size_;
+  if (samples % batch_size_ == 0 && samples >= 0 && samples / batch_size_ <= of_pass) return;
+  drawn_.reset();
+  throw ValueError(
+      fmt::format("DataLoader::load_state_dict: the state is {} samples into its pass; this loader "
+                  "has {} batches of {}",
+                  samples, of_pass, batch_size_));
 }
 
 std::function<Batch()> ShardedBatches::next() {

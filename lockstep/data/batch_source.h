@@ -38,6 +38,10 @@ class BatchSource {
   /// Prepares the pass of `state` and returns the batch to go on with. Throws ValueError for one that does not fit.
   virtual int64_t place_of(const StateDict& state) = 0;
 
+  /// After place_of(): prepares the same pass in the order of now, if that is another one; whether it is. Throws ValueError if
+  /// it does not have the place.
+  virtual bool follow(int64_t batches) = 0;
+
   static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 };
 
@@ -57,13 +61,16 @@ class NumberedBatches final : public BatchSource {
   bool begins_at_once() const override { return true; }
   StateDict save(int64_t batches) const override;
   int64_t place_of(const StateDict& state) override;
+  bool follow(int64_t batches) override;
 
  private:
   int64_t batches_in(const std::vector<int64_t>& order) const;
+  void check_place(int64_t samples, std::optional<int64_t> saved_of_pass);
 
   std::function<Batch(const std::vector<int64_t>&)> collate_;
   std::vector<int64_t> indices_;
   std::optional<std::vector<int64_t>> drawn_{};      // of the next pass
+  std::optional<int64_t> saved_of_pass_{};           // samples, as place_of() has found them
   std::function<std::vector<int64_t>()> sampler_{};  // none: `indices_` for good
   int64_t batch_size_;
   bool drop_last_;
@@ -90,6 +97,7 @@ class ShardedBatches final : public BatchSource {
   bool begins_at_once() const override { return false; }
   StateDict save(int64_t batches) const override;
   int64_t place_of(const StateDict& state) override;
+  bool follow(int64_t /*batches*/) override { return false; }  // it reads when the first batch is wanted
 
  private:
   IterableDataset dataset_;

@@ -182,13 +182,9 @@ struct DataLoader::State {
 
   /// After a load the sampler's order is that of the first batch that is wanted, not of the load.
   void follow() {
-    if (std::exchange(is_followed, true) || !source->begins_at_once() || !source->draw()) return;
-    go_to(next_to_give);
-    if (next_to_give > known_batches()) {
-      throw ValueError(fmt::format(
-          "DataLoader: the loaded state is {} batches into its pass, and the sampler's order of now has {}",
-          next_to_give, known_batches()));
-    }
+    if (is_followed) return;
+    if (source->follow(next_to_give)) go_to(next_to_give);
+    is_followed = true;
   }
 
   void begin() {

@@ -17,6 +17,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/batch_source.h"
+#include "lockstep/data/sampler.h"
 
 namespace lockstep {
 namespace {
@@ -155,6 +156,24 @@ TEST_P(DataLoaderWithWorkers, RefusesThePlaceInAPassOfOtherRanks) {
   DataLoader same(numbers(), first(159), options);  // a rank that has one less
   same.load_state_dict(of_two.state_dict());
   EXPECT_EQ(next_of(same).front(), 80);
+}
+
+TEST_P(DataLoaderWithWorkers, RefusesThePlaceOfTheLoaderAndThatOfTheSampler) {
+  const auto make = [] { return DistributedSampler(12, {.num_replicas = 1, .rank = 0, .shuffle = false}); };
+  const DataLoaderOptions options{.batch_size = 2, .num_workers = GetParam()};
+  DistributedSampler sampler = make(), after = make(), before = make();
+  DataLoader loader(numbers(), sampler, options);
+  loader.next();
+  loader.next();
+  sampler.advance(4);
+  DataLoader then_sampler(numbers(), after, options);
+  then_sampler.load_state_dict(loader.state_dict());
+  after.load_state_dict(sampler.state_dict());
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(then_sampler.next(), ValueError) << "each time";
+  before.load_state_dict(sampler.state_dict());
+  DataLoader then_loader(numbers(), before, options);
+  EXPECT_THROW(then_loader.load_state_dict(loader.state_dict()), ValueError);
+  EXPECT_EQ(next_of(then_loader), (Indices{4, 5})) << "the sampler's place alone";
 }
 
 TEST(BatchSource, RanksThatReadTheirOwnBatchesStayAsMany) {
