@@ -109,4 +109,16 @@ std::exception_ptr quote_call(const std::exception_ptr& failure, int rank, const
   }
 }
 
+std::exception_ptr quote_loss(const std::exception_ptr& failure, const std::string& during) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const PeerLostError& error) {
+    const std::string text = error.what();
+    if (text.find(" has called ") != std::string::npos) return failure;
+    return std::make_exception_ptr(PeerLostError(text + during, error.rank()));
+  } catch (...) {
+    return failure;
+  }
+}
+
 }  // namespace lockstep::backends

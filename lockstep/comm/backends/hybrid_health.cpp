@@ -91,18 +91,19 @@ void HybridHealth::publish(const std::string& failure) const {
 
 std::exception_ptr HybridHealth::find_told() const { return decode_failure(read(key("failure"))); }
 
+/// What this rank does, as a part of an error; empty: nothing.
+std::string HybridHealth::during() const {
+  const base::LockGuard lock(mutex_);
+  return last_.empty() ? ""
+                       : fmt::format("; rank {} has called {} #{}", ranks_.own, last_, collectives_.load());
+}
+
 std::exception_ptr HybridHealth::find_loss() const {
   const auto loss = control_.control->find_loss(ranks_.of_job);
   if (!loss) return nullptr;
   const auto lost = std::find(ranks_.of_job.begin(), ranks_.of_job.end(), loss->rank);
-  std::string during;
-  {
-    const base::LockGuard lock(mutex_);
-    if (!last_.empty())
-      during = fmt::format("; rank {} has called {} #{}", ranks_.own, last_, collectives_.load());
-  }
   return std::make_exception_ptr(
-      PeerLostError(loss->text + during, static_cast<int>(lost - ranks_.of_job.begin())));
+      PeerLostError(loss->text + during(), static_cast<int>(lost - ranks_.of_job.begin())));
 }
 
 /// A lost connection is a sign of a reason, which comes by another way.
@@ -125,7 +126,7 @@ std::exception_ptr HybridHealth::fail(const std::exception_ptr& cause) {
   if (is_lost_connection(failure)) {
     if (auto reason = find_reason()) failure = reason;
   }
-  return settle(failure);
+  return settle(quote_loss(failure, during()));
 }
 
 std::exception_ptr HybridHealth::settle(const std::exception_ptr& failure) {

@@ -86,6 +86,7 @@ class HybridHealth {
   std::string read(const std::string& key) const;
   std::exception_ptr without_waiting(const std::exception_ptr& cause) const;
   std::exception_ptr find_told() const;
+  std::string during() const;
   std::exception_ptr find_loss() const;
   std::exception_ptr find_reason() const;
   void publish(const std::string& failure) const;
