@@ -263,7 +263,7 @@ class Attempt {
     copies_.add_polls(polls);
     output_.add_polls(polls);
     polls.wait(next_deadline());
-    if (held_signal_ && !kill_at_) end_by(*held_signal_);
+    if (held_signal_ && told_at_ == 0 && workers_.running() > 0) end_by(*held_signal_);
     if (job_.agent != nullptr) {
       handle_peers();  // silence says something too
       handle_changes();
@@ -341,7 +341,7 @@ class Attempt {
   void handle_changes() {
     const auto kept = job_.agent->take_kept();
     for (const message::Replace& change : job_.agent->take_replaced()) {
-      if (kill_at_) {
+      if (told_at_ > 0) {
         // Ranks that were asked to save, by a signal that came first, do so with the new process.
         if (why_ == Why::request && replacements_.problem_here(workers_.results(), change.machine).empty())
           segment_.begin_epoch(change.epoch);
@@ -361,7 +361,7 @@ class Attempt {
           output_.message(fmt::format("lockrun: {}; a spare machine takes its place", change.what));
       }
     }
-    for (const auto& [death, reason] : asked_.take_refused(kept, kill_at_.has_value(), monotonic_seconds())) {
+    for (const auto& [death, reason] : asked_.take_refused(kept, told_at_ > 0, monotonic_seconds())) {
       if (!kill_at_) {
         WorkerResult worker = workers_.of(death);
         worker.wait_status = death.status;
@@ -600,14 +600,11 @@ class Attempt {
   void handle_signals() {
     while (const auto signal = signals_.receive()) {
       if (job_.hosts != nullptr) job_.hosts->pass_on(*signal);
-      const auto find_action = [&] {
-        return action_of(*signal, job_.options.signals, kill_at_.has_value(), ending_signals_);
-      };
-      SignalAction action = find_action();
-      if (action == SignalAction::end && held_signal_) {  // somebody insists
+      SignalAction action = action_of(*signal, job_.options.signals, kill_at_.has_value(), ending_signals_);
+      if (action == SignalAction::end && held_signal_ && workers_.running() > 0) {  // somebody insists
         end_.release();
         end_by(*held_signal_);
-        action = find_action();
+        action = SignalAction::note;  // the ranks have just been asked, and may save
       }
       switch (action) {
         case SignalAction::end:
@@ -633,7 +630,6 @@ class Attempt {
   }
 
   void end_by(int signal) {
-    interrupted_by_ = signal;  // no restart follows, even if it comes when all have ended
     const double now = monotonic_seconds();
     if (workers_.running() > 0 && end_.waits(is_replacing(), now)) {
       if (!std::exchange(held_signal_, signal))
@@ -642,8 +638,9 @@ class Attempt {
                         signal_name(signal), kIsReplaced, describe_wait(end_)));
       return;
     }
+    was_incomplete_ = is_replacing();
     held_signal_.reset();
-    was_incomplete_ = replacements_.any_under_way();
+    interrupted_by_ = signal;  // no restart follows, even if it comes when all have ended
     if (workers_.running() == 0) {
       if (signal != SIGINT) return;
       output_.message("lockrun: SIGINT received; killing what the ranks have left behind");
@@ -692,7 +689,7 @@ class Attempt {
     if (workers_.running() == 0 || kill_at_) return;
     why_ = why;
     told_at_ = monotonic_seconds();
-    kill_at_ = why == Why::failure ? told_at_ + job_.options.shutdown_timeout : end_.deadline(told_at_);
+    kill_at_ = end_.deadline(told_at_);
     if (job_.agent != nullptr) job_.agent->report_quiet(std::nullopt);
     guardian_->send({Command::signal_workers, signal, why == Why::failure ? job::kPeerHasFailed : 0});
   }
@@ -713,6 +710,10 @@ class Attempt {
   AttemptResult result() {
     look_for_replaced();  // of a process that has ended soon after it took another one's place
     const auto first = first_failure(workers_.results());
+    // A request that nobody was told of says nothing of ranks that have all ended well.
+    const bool all_well = std::all_of(workers_.results().begin(), workers_.results().end(),
+                                      [](const WorkerResult& worker) { return worker.wait_status == 0; });
+    if (held_signal_ && (!all_well || told_at_ > 0)) interrupted_by_ = held_signal_;
     AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hung_, error_};
     result.told = told_;
     if (!hung_.empty())
