@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from heal_machines_test import listens
+from heal_machines_test import has_joined
 from heal_trainer_test import ARGUMENTS, LOCKRUN, PROGRAM
 from ports import free_port
 
@@ -53,8 +53,8 @@ class HealPlannedTest(unittest.TestCase):
                        "HEAL_KILLS": kills, "HEAL_WAITS": str(STOP) if kills else "", "OMP_NUM_THREADS": "1"}
         with open(self.folder / f"out{number}", "w") as out, open(self.folder / f"err{number}", "w") as err:
             self.jobs.append(subprocess.Popen(
-                [LOCKRUN, *flags, "--nproc-per-node", str(ranks), "--prefix", "off", "--max-replacements", "4", "--shutdown-timeout", str(LONGEST),
-                 PROGRAM, file], env=environment, stdout=out, stderr=err))
+                [LOCKRUN, *flags, "--nproc-per-node", str(ranks), "--prefix", "off", "--event-log", self.folder / "events", "--max-replacements", "4",
+                 "--shutdown-timeout", str(LONGEST), PROGRAM, file], env=environment, stdout=out, stderr=err))
         return number
 
     def said(self, number):
@@ -150,7 +150,7 @@ class HealPlannedTest(unittest.TestCase):
     def test_a_machine_leaves_while_a_spare_machine_takes_a_place(self):
         file, flags, kills = self.train("spare"), ["--nnodes", "2", *self.flags[2:]], f"1:{DEATH}:forward:hold"
         self.start(file, flags, kills=kills)
-        self.wait(lambda: listens(self.port))  # it serves
+        self.wait(lambda: has_joined(self.folder / "events"))  # with number 0
         self.start(file, flags, kills=kills)
         self.wait((self.folder / "death0").exists)
         self.start(file, flags, kills=kills)
