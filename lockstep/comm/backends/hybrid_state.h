@@ -83,7 +83,7 @@ class HybridState {
   uplink::SumPlan plan_;
   std::vector<int> ranks_of_job_;
   std::shared_ptr<Impl> local_, flat_;
-  base::Mutex starting_;
+  base::Mutex starting_;  // what one operation does on the machine
   base::Mutex stopping_;  // the wire, which another thread may do: held while it is replaced
   std::unique_ptr<uplink::Wire> wire_;
   HybridMessages messages_;
