@@ -27,7 +27,7 @@ enum class AllReduceAlgorithm : uint8_t {
 
 /// How the sums of an all-reduce travel from machine to machine, on the backend "lockstep". Inside a machine nothing changes.
 enum class WireDtype : uint8_t {
-  EXACT,  ///< with all their bits
+  EXACT,    ///< with all their bits
   BFLOAT16  ///< rounded to bfloat16: half the bytes of float32 (docs/howto/slow_networks.md says how accurate)
 };
 

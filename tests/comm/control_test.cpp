@@ -244,8 +244,7 @@ TEST(Control, AConnectionThatClosesIsALossAtOnce) {
       "rank 1 on machine 1 (10.9.9.9, rank 1) has ended: it has closed its connection without leaving the job");
   // If one way is cut, only the other machine notices: it says so.
   const auto refused = lose_machine(
-      "s",
-      [](FakeMachine& machine) { machine.wire->send("Xhas lost this machine: no heartbeat for 4.5 s"); },
+      "s", [](FakeMachine& machine) { machine.wire->send("Xhas lost this machine: no heartbeat for 4.5 s"); },
       20s);
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->text, "machine 1 (10.9.9.9, rank 1) has lost this machine: no heartbeat for 4.5 s");
