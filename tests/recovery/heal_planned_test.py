@@ -182,7 +182,6 @@ class HealPlannedTest(unittest.TestCase):
         self.jobs[0].send_signal(signal.SIGINT)
         self.wait_until_said(0, "SIGINT received and passed on; the ranks have")
         self.finish(128 + int(signal.SIGINT))
-        self.assertNotIn("killing the ranks", self.said(0))
 
 
 if __name__ == "__main__":
