@@ -116,7 +116,7 @@ class DataLoader {
   /// this or the sampler's place (advance()), not both: each of them leaves out the samples before it.
   StateDict state_dict() const;
   /// Goes on there, in a loader of the same indices; batches that were made ahead are dropped. The order is what the sampler
-  /// gives when the first batch is wanted: its epoch may be set, or its state loaded, after this. An IterableDataset begins
+  /// gives when the first batch is wanted, so its epoch may be set after this. An IterableDataset begins
   /// then and is read up to there, also with another number of ranks, if all ranks read the same. Throws ValueError for a
   /// position that is not between two batches of this loader, and for a state of another number of ranks. Blocks until no batch
   /// is being made.
