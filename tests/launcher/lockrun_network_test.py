@@ -118,12 +118,14 @@ class UplinkTest(NetworkTest):
             print("\nskipped: no UCX", file=sys.stderr)
             self.skipTest("no UCX")
         # Each machine has one of its own.
+        absent = r"UCX is not used: machine 0 \(10\.77\.0\.1 on lockrun0\): UCX: ucp_init: No such device, with UCX_NET_DEVICES=nothing "
         pair = r"UCX does not carry messages between machine [01] \(10\.77\.0\.[12] on lockrun[01]\) and machine [01] \(10\.77\.0\.[12] on lockrun[01]\): "
         err = self.run_both(0, UCX_NET_DEVICES="lo")
         self.assertEqual(err.count("UCX does not carry messages"), 1, err)
         self.assertRegex(err, pair + ".*; so Gloo does, as LOCKSTEP_UPLINK=gloo chooses without this line\n")
         self.assertIn("4 ranks on 2 machines: shared memory inside, Gloo (lockrun0) between\n", err)
-        err = self.run_both(1, LOCKSTEP_UPLINK="ucx")
+        self.assertRegex(self.run_both(0, UCX_NET_DEVICES="nothing"), absent)
+        err = self.run_both(1, LOCKSTEP_UPLINK="ucx", UCX_NET_DEVICES="lo")
         self.assertRegex(err, "LOCKSTEP_UPLINK=ucx, but " + pair)
 
 

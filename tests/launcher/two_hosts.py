@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 from namespaces import in_namespaces, refusal
 
@@ -37,6 +38,18 @@ class Host:
     def run(self, *arguments):
         subprocess.run(self.command(*arguments), check=True, timeout=20)
 
+    def wait_for(self, device):
+        """Linux may need a second until a new cable counts as connected, and UCX does not take it before."""
+        end = time.monotonic() + 20
+        while True:
+            shown = subprocess.run(self.command("ip", "-oneline", "link", "show", "dev", device), check=True, capture_output=True, text=True,
+                                   timeout=20).stdout
+            if " state UP " in shown:
+                return
+            if time.monotonic() > end:
+                raise RuntimeError(f"{device} is not connected: {shown}")
+            time.sleep(0.02)
+
     def stop(self):
         self.holder.kill()
         self.holder.wait()
@@ -56,6 +69,8 @@ class TwoHosts:
         for (name, address), device in zip(self.ADDRESSES.items(), ("lockrun0", "lockrun1")):
             self.hosts[name].run("ip", "address", "add", f"{address}/24", "dev", device)
             self.hosts[name].run("ip", "link", "set", device, "up")
+        first.wait_for("lockrun0")
+        second.wait_for("lockrun1")
 
     def add_cable(self, device, network):
         """Another one, which has the same name on both."""
@@ -65,6 +80,8 @@ class TwoHosts:
         for number, host in enumerate(self.hosts.values(), 1):
             host.run("ip", "address", "add", f"{network}.{number}/24", "dev", device)
             host.run("ip", "link", "set", device, "up")
+        for host in self.hosts.values():
+            host.wait_for(device)
 
     def cut_the_cable(self):
         self.hosts["b"].run("ip", "link", "set", "lockrun1", "down")
@@ -99,6 +116,8 @@ class ThreeHosts:
             self.switch.run("ip", "link", "set", f"port{name}", "up", "master", "bridge")
             host.run("ip", "address", "add", f"10.77.0.{number}/24", "dev", "cable")
             host.run("ip", "link", "set", "cable", "up")
+        for host in self.hosts.values():
+            host.wait_for("cable")
 
     def cut_the_cable_of(self, host):
         self.hosts[host].run("ip", "link", "set", "cable", "down")

@@ -92,7 +92,7 @@ struct Library {
         if (env::get(std::string("UCX_") + name)) return;
         check(ucp_config_modify(config, name, value.c_str()), name);
       };
-      modify("TLS", "^sm,posix,sysv,cma,xpmem");  // the others are on other machines
+      modify("TLS", "^self,sm,posix,sysv,cma,xpmem");  // the others are on other machines
       modify("RNDV_THRESH", "inf");               // one trip, not three
       // Otherwise a flush asks the other machines for an answer if not all is quiet (two that connect at once have a second
       // connection for a moment), and they answer only while they wait for something themselves.
@@ -104,8 +104,10 @@ struct Library {
       params.mt_workers_shared = 1;  // each group has a worker, and a thread
       check(ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context), "ucp_init");
     } catch (const CommError& error) {
+      const auto chosen = env::get(kUcxDevices);
+      const std::string device = chosen ? fmt::format("{}={}", kUcxDevices, *chosen) : interface;
       problem = fmt::format("{}{} (UCX_LOG_LEVEL=warn says more)", error.what(),
-                            interface.empty() ? "" : ", with " + interface);
+                            device.empty() ? "" : ", with " + device);
     }
     if (config != nullptr) ucp_config_release(config);
   }
