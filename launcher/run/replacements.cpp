@@ -15,6 +15,7 @@ namespace {
 /// A new process has so long until init().
 constexpr int64_t kStartSeconds = 30;
 constexpr const char* kVariable = "LOCKSTEP_REPLACEMENT_TIMEOUT";
+/// What kills one rank again and again is the program; what kills many ranks once may be the machine.
 constexpr int kMostWithoutProgress = 3;
 /// A rank that has left its Recovery because of an error says so, and ends, within this many seconds.
 constexpr double kLongestEnd = 2;
@@ -46,7 +47,8 @@ Replacements::Replacements(int most, const shm::Segment& segment, bool several_m
     : most_(most),
       start_seconds_(read_start_seconds()),
       segment_(segment),
-      several_machines_(several_machines) {}
+      several_machines_(several_machines),
+      deaths_(static_cast<size_t>(segment.ranks())) {}
 
 bool Replacements::hands_over(int local_rank) const {
   return segment_.rank_record(local_rank).is_healable.load(std::memory_order_acquire) == shm::kIsHealable;
@@ -144,16 +146,16 @@ std::string Replacements::refusal(int local_rank, const std::vector<WorkerResult
   }
   // On several machines the ranks find out together.
   if (!has_survivor && !several_machines_) return kNobodyIsLeft;
-  if (farthest_step() == step_ && count_ > 0 && without_progress_ >= kMostWithoutProgress) {
-    return fmt::format("ranks have died {} times since step {} has ended", without_progress_ + 1, step_);
-  }
+  const AtOneStep& before = deaths_[static_cast<size_t>(local_rank)];
+  if (farthest_step() == before.step && before.deaths >= kMostWithoutProgress)
+    return fmt::format("it has died {} times since step {} has ended", before.deaths + 1, before.step);
   return {};
 }
 
 void Replacements::begin(const WorkerResult& worker, int local_rank, double now) {
   const uint64_t step = farthest_step();
-  without_progress_ = count_ > 0 && step == step_ ? without_progress_ + 1 : 1;
-  step_ = step;
+  AtOneStep& deaths = deaths_[static_cast<size_t>(local_rank)];
+  deaths = {step, deaths.step == step ? deaths.deaths + 1 : 1};
   ++count_;
   // One that dies before it has come back has taken no step of its own.
   std::erase_if(under_way_, [&](const UnderWay& other) { return other.local_rank == local_rank; });

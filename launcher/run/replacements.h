@@ -93,8 +93,11 @@ class Replacements {
   const shm::Segment& segment_;
   bool several_machines_;
   int count_ = 0;
-  int without_progress_ = 0;  ///< replacements since a step has ended last
-  uint64_t step_ = 0;         ///< the farthest that had ended when a rank was replaced last
+  struct AtOneStep {
+    uint64_t step = 0;  ///< the farthest that had ended when the rank died last
+    int deaths = 0;     ///< of the rank since then
+  };
+  std::vector<AtOneStep> deaths_;  ///< by local rank, of those that were replaced
   std::vector<UnderWay> under_way_;
   std::vector<Back> back_;
   std::optional<Replaced> machine_{};  ///< while the places of a lost machine's ranks are taken

@@ -223,6 +223,10 @@ class Heal(unittest.TestCase):
     def test_two_ranks_at_once(self):
         self.heals(4, f"1:5:data:{KILL} 2:5:forward:{KILL}")
 
+    def test_all_but_one_rank_at_once(self):
+        """Four deaths at one step, but one of each rank."""
+        self.heals(5, f"0:5:data:{KILL} 1:5:forward:{KILL} 3:5:forward:{SEGV} 4:5:data:exit")
+
     def test_the_first_and_the_last_step(self):
         self.heals(2, f"0:0:data:{KILL} 1:11:after:exit")
 
@@ -246,14 +250,14 @@ class Fallback(unittest.TestCase):
     def test_a_rank_that_dies_in_the_same_step_again_and_again(self):
         job = run(2, "1:4:backward:exit*")
         self.assertEqual(job.returncode, 1, job.stdout + job.stderr)
-        self.assertIn("is not replaced: ranks have died", job.stderr)
+        self.assertIn("rank 1 ended with exit code 1 and is not replaced: it has died 4 times since step 4 has ended", job.stderr)
 
     def test_new_processes_that_die_at_once(self):
         for kills, environment in ((" 1:0:again:exit*", {}), ("", {"HEAL_REFUSES": "yes"})):
             job = run(2, f"1:4:backward:{KILL}" + kills, **environment)
             with self.subTest(**environment):
                 self.assertEqual(job.returncode, 1, job.stdout + job.stderr)
-                self.assertIn("rank 1 ended with exit code 1 and is not replaced: ranks have died 4 times since step 4 has ended", job.stderr)
+                self.assertIn("rank 1 ended with exit code 1 and is not replaced: it has died 4 times since step 4 has ended", job.stderr)
 
     def test_a_hook_whose_state_was_not_named(self):
         job = run(2, f"1:4:data:{KILL}", hook="power", HEAL_FORGETS="compression")
