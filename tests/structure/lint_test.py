@@ -116,7 +116,7 @@ class Lint(unittest.TestCase):
                 "copies.h": "#pragma once\n#include <string>\n#include <vector>\ninline int copies(const std::vector<std::string>& all) {\n"
                             "  int sum = 0;\n  for (auto one : all) sum += one.size() > 1 ? 1 : 0;\n  return sum;\n}\n",
                 "first.cpp": '#include "copies.h"\n' + null.format("first"),
-                "second.cpp": '#include "copies.h"\n' + null.format("second")})
+                "second.cpp": '#include "copies.h"\n' + null.format("second")}, {"clean.cpp": "int clean;\n"})
             found = self.run_lint(folder, "--all", "clang-tidy")
             self.assertEqual(found.returncode, 1, found.stdout + found.stderr)
             for fault in (r"copies\.h:6:13: .*performance-for-range-copy", r"first\.cpp:4:18: .*clang-analyzer-core.NullDereference",
@@ -124,7 +124,7 @@ class Lint(unittest.TestCase):
                 self.assertRegex(found.stdout, fault)
             self.assertEqual(found.stdout.count("error:"), 3, found.stdout)
 
-            kept, = (folder / "build/lint").iterdir()
+            kept, = (file for file in (folder / "build/lint").iterdir() if file.read_text())
             kept.write_text("kept.cpp:1:1: error: as before\n")
             again = self.run_lint(folder, "--all", "clang-tidy")
             self.assertIn("as before", again.stdout)
@@ -184,6 +184,9 @@ class Lint(unittest.TestCase):
             pretend("true")
             self.assertEqual(self.run_lint(folder, "--all", "clang-tidy").returncode, 0)
             self.assertEqual((folder / "build/quick").read_text().count("\n"), 1, "what was looked at was looked at again")
+            (folder / ".clang-tidy").write_text("# another one\n")
+            pretend("echo \"error: 'x' check is deprecated [clang-tidy-config,-warnings-as-errors]\"; exit 1")
+            self.assertIn("  .clang-tidy: error: 'x' check is deprecated", self.run_lint(folder, "--all", "clang-tidy").stdout)
 
     def test_which_sentences_are_faults(self):
         def numbers(faults):
