@@ -269,8 +269,7 @@ std::optional<std::string> Agent::loss_to_mend() const {
 }
 
 std::optional<std::string> Agent::trouble() const {
-  const auto refused = refusal();
-  if (refused) return refused;
+  if (auto refused = refusal()) return refused;
   auto lost = loss();
   // Otherwise this machine would come back.
   const bool would_come_back = took_part_ && hosts_ == nullptr && options_.max_restarts > 0;

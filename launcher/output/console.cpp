@@ -5,7 +5,7 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr size_t kLongestLine = size_t{1} << 20;
+constexpr size_t kLongestPartialLine = size_t{1} << 20;
 constexpr size_t kLongestTailLine = 2000;
 constexpr double kUpdateInterval = 10;
 
@@ -71,7 +71,7 @@ void Console::feed_partial(LineSource& source, std::string_view rest, double now
   if (verbatim_ || live_ == &source) {
     if (!verbatim_) sink_.append(rest);
     forget_overwritten(source.partial);
-    if (source.partial.size() > kLongestLine)
+    if (source.partial.size() > kLongestPartialLine)
       source.partial.erase(0, source.partial.size() - kLongestTailLine);
     return;
   }
@@ -86,7 +86,7 @@ void Console::feed_partial(LineSource& source, std::string_view rest, double now
       forget_overwritten(source.partial);
     }
   }
-  if (source.partial.size() > kLongestLine) finish_line(source, {});
+  if (source.partial.size() > kLongestPartialLine) finish_line(source, {});
 }
 
 void Console::go_live(LineSource& source) {

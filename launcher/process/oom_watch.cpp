@@ -63,7 +63,7 @@ std::string OomWatch::limit() const {
       const auto bytes = read_cgroup_number(counter.directory + file);
       // v1 says "none" by a number beyond all memory.
       if (!bytes || *bytes > (1LL << 60) || (least && *least <= *bytes)) continue;
-      least = *bytes;
+      least = bytes;
       where = counter.directory.substr(root_.size()) + file;
     }
   }

@@ -125,7 +125,7 @@ std::string short_python_stacks(std::string_view text) {
         out += fmt::format("    {} at {}:{}\n", frame->function, frame->path, frame->line);
     } else if (line.starts_with("Thread ") || line.starts_with("Current thread ")) {
       end_thread();
-      out += line.starts_with("C") ? "  Python, the current thread:\n" : "  Python, another thread:\n";
+      out += line.starts_with('C') ? "  Python, the current thread:\n" : "  Python, another thread:\n";
     }
   }
   end_thread();

@@ -71,6 +71,7 @@ int run_tool(const std::vector<std::string>& command, std::string& text) {
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int null = ::open("/dev/null", O_RDWR);
+    if (null < 0) ::_exit(127);
     ::dup2(null, 0);
     ::dup2(tools_end.get(), 1);
     ::dup2(null, 2);
