@@ -26,6 +26,7 @@
 #include "launcher/run/asked_replacements.h"
 #include "launcher/run/attempt_plan.h"
 #include "launcher/run/held_end.h"
+#include "launcher/run/passed_signals.h"
 #include "launcher/run/replacements.h"
 #include "launcher/run/spares.h"
 #include "launcher/watch/hang_report.h"
@@ -131,10 +132,15 @@ void tell_the_others(const Job& job, const std::string& failure, int code = 1, u
   if (job.agent != nullptr) job.agent->report_failure(on_this_machine(failure), code, refused);
 }
 
-/// Whether the signal that ended a rank is one of these, which lockrun has passed on to all.
-bool was_ended_by_one_of(const std::vector<int>& signals, int wait_status) {
-  return WIFSIGNALED(wait_status) &&
-         std::find(signals.begin(), signals.end(), WTERMSIG(wait_status)) != signals.end();
+bool was_ended_by(std::optional<int> signal, int wait_status) {
+  return signal && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == *signal;
+}
+
+/// One more of those that ask the ranks to end, while they are saving.
+void note_signal(Output& output, int signal, double seconds_left) {
+  output.message(fmt::format("lockrun: {} received; the ranks are ending and have {:.0f} s left{}",
+                             signal_name(signal), std::max(0.0, seconds_left),
+                             signal == SIGINT ? " (Ctrl-C again kills them)" : ""));
 }
 
 /// Whether the user has read of the error: a rank has printed it for all, where standard error is shown.
@@ -228,7 +234,7 @@ class Attempt {
     if (workers_.running() > 0) sooner(hangs_.interval());
     constexpr double kLookForReplaced = 0.02;
     const bool holds_end = end_.has_come() && !kill_at_;
-    if (holds_end || replacements_.any_under_way() || !asked_.empty() ||
+    if (holds_end || passed_.any_wait() || replacements_.any_under_way() || !asked_.empty() ||
         (change_ && replacements_.is_meeting()))
       sooner(kLookForReplaced);
     constexpr double kLookForSpares = 0.1;
@@ -264,6 +270,7 @@ class Attempt {
     output_.add_polls(polls);
     polls.wait(next_deadline());
     if (held_signal_ && told_at_ == 0 && workers_.running() > 0) end_by(*held_signal_);
+    pass_on();
     if (job_.agent != nullptr) {
       handle_peers();  // silence says something too
       handle_changes();
@@ -315,9 +322,9 @@ class Attempt {
   bool replace(const Event& event) {
     if (!replacements_.wanted() || event.status == 0 || kill_at_ || asks_to_be_resumed(event.status))
       return false;
-    if (was_ended_by_one_of(passed_on_, event.status)) return false;
-    // It was sent to the ranks, too.
-    if (held_signal_ && was_ended_by_one_of({*held_signal_}, event.status)) return false;
+    // Schedulers send it to each process. The others wait for one that had no handler yet, to save with it.
+    const bool was_sent_to_all = passed_.have_ended(event.status) || was_ended_by(held_signal_, event.status);
+    if (was_sent_to_all && !replacements_.is_new(event.process)) return false;
     WorkerResult worker = workers_.of(event);
     worker.wait_status = event.status;
     const std::string refusal = replacements_.refusal(event.process, workers_.results());
@@ -384,12 +391,11 @@ class Attempt {
     hangs_.forgive(monotonic_seconds());
   }
 
-  /// Is a rank being replaced, here or elsewhere, or back but for its handler of the request to end?
-  bool is_replacing() const {
+  /// Is a rank being replaced, here or elsewhere, or back but for its handler of `signal`?
+  bool is_replacing(int signal) const {
     if (job_.agent != nullptr && job_.agent->has_changes()) return true;
     if (!asked_.empty() || replacements_.any_under_way() || (change_ && replacements_.is_meeting()))
       return true;
-    const int signal = held_signal_.value_or(SIGTERM);
     return replacements_.any_new(workers_.results(), [&](pid_t pid) { return catches(pid, signal); });
   }
 
@@ -435,7 +441,7 @@ class Attempt {
     if (!reason) return;
     const double now = monotonic_seconds();
     const bool is_new = !end_.has_come();
-    if (job_.agent->ends_to_resume() && end_.waits(is_replacing(), now)) {
+    if (job_.agent->ends_to_resume() && end_.waits(is_replacing(SIGTERM), now)) {
       if (is_new)
         output_.message(fmt::format("lockrun: {}; {}, so the ranks here are asked to save and end {}",
                                     *reason, kIsReplaced, describe_wait(end_)));
@@ -539,7 +545,7 @@ class Attempt {
     const bool asked = kill_at_ && event.monotonic > told_at_;
     const bool consequence = asked && !(why_ == Why::resume && ended_by_itself(event.status, SIGTERM));
     const WorkerResult& worker =
-        workers_.ended(event, consequence, was_ended_by_one_of(passed_on_, event.status), job_.started);
+        workers_.ended(event, consequence, passed_.have_ended(event.status), job_.started);
     finish_if_none_runs();
     if (event.status == 0 || consequence) return;
     if (asks_to_be_resumed(event.status)) return resume_later(worker);
@@ -615,11 +621,15 @@ class Attempt {
           guardian_->send({Command::signal_workers, SIGKILL});
           break;
         case SignalAction::note:
-          note_signal(*signal);
+          if (std::find(ending_signals_.begin(), ending_signals_.end(), *signal) == ending_signals_.end())
+            note_signal(output_, *signal, *kill_at_ - monotonic_seconds());
           break;
         case SignalAction::pass_on:
-          passed_on_.push_back(*signal);
-          guardian_->send({Command::signal_workers, *signal});
+          if (!passed_.add(*signal)) break;
+          pass_on();
+          if (passed_.waits(*signal))
+            output_.message(fmt::format("lockrun: {} received; {}, so it is passed on when it is back",
+                                        signal_name(*signal), kIsReplaced));
           break;
         case SignalAction::suspend:
           suspend();
@@ -631,14 +641,14 @@ class Attempt {
 
   void end_by(int signal) {
     const double now = monotonic_seconds();
-    if (workers_.running() > 0 && end_.waits(is_replacing(), now)) {
+    if (workers_.running() > 0 && end_.waits(is_replacing(signal), now)) {
       if (!std::exchange(held_signal_, signal))
         output_.message(
             fmt::format("lockrun: {} received; {}, so it is passed on {} (a second signal: at once)",
                         signal_name(signal), kIsReplaced, describe_wait(end_)));
       return;
     }
-    was_incomplete_ = is_replacing();
+    was_incomplete_ = is_replacing(signal);
     held_signal_.reset();
     interrupted_by_ = signal;  // no restart follows, even if it comes when all have ended
     if (workers_.running() == 0) {
@@ -657,12 +667,10 @@ class Attempt {
     tell_to_end(signal, Why::request);
   }
 
-  /// The ranks have been asked to end already, and go on saving.
-  void note_signal(int signal) {
-    if (std::find(ending_signals_.begin(), ending_signals_.end(), signal) != ending_signals_.end()) return;
-    output_.message(fmt::format("lockrun: {} received; the ranks are ending and have {:.0f} s left{}",
-                                signal_name(signal), std::max(0.0, *kill_at_ - monotonic_seconds()),
-                                signal == SIGINT ? " (Ctrl-C again kills them)" : ""));
+  /// SIGUSR1, SIGUSR2: once each rank may have its handler. No rank is waited for when all end.
+  void pass_on() {
+    for (const int signal : passed_.take_due([&](int each) { return !kill_at_ && is_replacing(each); }))
+      guardian_->send({Command::signal_workers, signal});
   }
 
   /// Ctrl-Z: the ranks are in the guardian's session, so the terminal's signal reaches lockrun only.
@@ -770,7 +778,7 @@ class Attempt {
   double told_at_ = 0;             ///< when that was; 0: they have not
   Why why_ = Why::failure;
   std::vector<int> ending_signals_;  ///< that have come
-  std::vector<int> passed_on_;       ///< the other signals that have
+  PassedSignals passed_;             ///< the other signals that have
   std::deque<UniqueFd> pidfds_;      ///< of the running workers; a handler refers to its element
   std::vector<Event> stopped_;       ///< ranks, not told of yet
   double resumed_at_ = 0;

@@ -184,13 +184,19 @@ bool Replacements::are_all_healable() const {
   return true;
 }
 
-bool Replacements::any_new(const std::vector<WorkerResult>& workers,
-                           const std::function<bool(pid_t)>& catches) const {
+bool Replacements::is_new(int local_rank) const {
   // A program that asks after each step has done so by then.
   constexpr uint64_t kSteps = 2;
+  return is_under_way(local_rank) || std::any_of(back_.begin(), back_.end(), [&](const Back& rank) {
+           return rank.local_rank == local_rank && step_of(local_rank) < rank.step + kSteps;
+         });
+}
+
+bool Replacements::any_new(const std::vector<WorkerResult>& workers,
+                           const std::function<bool(pid_t)>& catches) const {
   return std::any_of(back_.begin(), back_.end(), [&](const Back& rank) {
     const WorkerResult& worker = workers[static_cast<size_t>(rank.local_rank)];
-    return !worker.ended && step_of(rank.local_rank) < rank.step + kSteps && !catches(worker.pid);
+    return is_new(rank.local_rank) && !worker.ended && !catches(worker.pid);
   });
 }
 

@@ -57,8 +57,10 @@ class Replacements {
   bool are_all_healable() const;
   /// Are there ranks that have not come back yet?
   bool any_under_way() const { return !under_way_.empty(); }
-  /// Has a rank come back that might not notice yet that it is asked to save and end? `catches`: has a process a handler for
-  /// that? A program may set one after its first step.
+  /// Is its process one in the place of another, which may have no handlers of signals yet? A program may set them after its
+  /// first step.
+  bool is_new(int local_rank) const;
+  /// Has such a rank come back? `catches`: has a process a handler for that signal which is meant?
   bool any_new(const std::vector<WorkerResult>& workers, const std::function<bool(pid_t)>& catches) const;
   /// The ranks that have come back since.
   std::vector<Replaced> take_done(double now);

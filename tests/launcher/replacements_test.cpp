@@ -23,6 +23,8 @@ TEST(Replacements, ARankThatIsBackIsNewUntilItCanNoticeThatItIsToEnd) {
   const auto has_none = [](pid_t) { return false; };
   Replacements replacements(3, segment);
   replacements.begin(workers[1], 1, 100);
+  EXPECT_TRUE(replacements.is_new(1));
+  EXPECT_FALSE(replacements.is_new(0));
   EXPECT_TRUE(replacements.take_done(101).empty());
   EXPECT_FALSE(replacements.any_new(workers, has_none)) << "it is not back";
   record.is_healable = lockstep::shm::kIsHealable;
@@ -33,6 +35,7 @@ TEST(Replacements, ARankThatIsBackIsNewUntilItCanNoticeThatItIsToEnd) {
   EXPECT_TRUE(replacements.any_new(workers, has_none)) << "it may be about to ask for the first time";
   record.committed_step = 9;
   EXPECT_FALSE(replacements.any_new(workers, has_none));
+  EXPECT_FALSE(replacements.is_new(1));
   record.committed_step = 7;
   workers[1].ended = true;
   EXPECT_FALSE(replacements.any_new(workers, has_none));

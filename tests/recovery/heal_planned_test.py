@@ -12,6 +12,7 @@ import time
 import unittest
 
 from heal_machines_test import has_joined
+from heal_test import children, until
 from heal_trainer_test import ARGUMENTS, LOCKRUN, PROGRAM
 from ports import free_port
 
@@ -34,6 +35,12 @@ class HealPlannedTest(unittest.TestCase):
                       "--rdzv-conf", f"token_file={token},last_call_timeout=1,keep_alive_interval=0.5,keep_alive_max_attempt=30"]
         self.jobs = []
         self.addCleanup(self.end)
+
+    def anew(self):
+        """For another subtest."""
+        self.jobs = []
+        for file in ("waits", "go", "death0"):
+            (self.folder / file).unlink(missing_ok=True)
 
     def end(self):
         for job in self.jobs:
@@ -170,6 +177,53 @@ class HealPlannedTest(unittest.TestCase):
         self.wait_for_new_process()
         self.jobs[0].send_signal(signal.SIGTERM)
         self.wait_until_said(0, "SIGTERM received; a rank is just being replaced, so it is passed on when it is back")
+        (self.folder / "go").touch()
+        self.finish(75)
+        self.goes_on(file, ["--standalone"], machines=1, ranks=2)
+
+    def test_a_signal_that_is_passed_on(self):
+        """It asks the ranks to save, too; a new process has no handler yet."""
+        file = self.train("passed")
+        self.start(file, ["--standalone"], ranks=2)
+        self.wait_for_new_process()
+        self.jobs[0].send_signal(signal.SIGUSR1)
+        self.wait_until_said(0, "SIGUSR1 received; a rank is just being replaced, so it is passed on when it is back")
+        (self.folder / "go").touch()
+        self.finish(75)
+        self.goes_on(file, ["--standalone"], machines=1, ranks=2)
+
+    def ranks(self):
+        """Their pids, of one machine."""
+        return children(children(self.jobs[0].pid, 1)[0], 2)
+
+    def test_a_signal_to_each_process(self):
+        """As scancel sends it."""
+        for name in ("SIGTERM", "SIGUSR1"):
+            with self.subTest(name=name):
+                self.anew()
+                file, signal_ = self.train(name), getattr(signal, name)
+                self.start(file, ["--standalone"], ranks=2)
+                self.wait_for_new_process()
+                ranks = self.ranks()
+                self.jobs[0].send_signal(signal_)
+                self.wait_until_said(0, f"{name} received; a rank is just being replaced")
+                for pid in ranks:
+                    os.kill(pid, signal_)
+                until(lambda: set(self.ranks()) != set(ranks), "the new process is not replaced")
+                (self.folder / "go").touch()
+                self.finish(75)
+                self.assertIn(f"was killed by {name} at step {DEATH}; replaced in", self.said(0))
+                self.goes_on(file, ["--standalone"], machines=1, ranks=2)
+
+    def test_another_death_while_a_signal_waits(self):
+        file = self.train("dies")
+        self.start(file, ["--standalone"], ranks=2)
+        self.wait_for_new_process()
+        ranks = self.ranks()
+        self.jobs[0].send_signal(signal.SIGTERM)
+        self.wait_until_said(0, "so it is passed on when it is back")
+        os.kill(ranks[-1], signal.SIGKILL)  # started last
+        until(lambda: set(self.ranks()) != set(ranks), "the new process is not replaced")
         (self.folder / "go").touch()
         self.finish(75)
         self.goes_on(file, ["--standalone"], machines=1, ranks=2)

@@ -1,0 +1,43 @@
+#include "launcher/run/passed_signals.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <vector>
+
+namespace {
+
+using lockstep::launcher::PassedSignals;
+using Signals = std::vector<int>;
+
+TEST(PassedSignals, WaitEachForItself) {
+  PassedSignals passed;
+  EXPECT_TRUE(passed.add(SIGUSR1));
+  EXPECT_TRUE(passed.add(SIGUSR2));
+  const auto without_handler = [](int waits_for) { return [=](int signal) { return signal == waits_for; }; };
+  EXPECT_EQ(passed.take_due(without_handler(SIGUSR2)), Signals{SIGUSR1});
+  EXPECT_FALSE(passed.waits(SIGUSR1));
+  EXPECT_TRUE(passed.waits(SIGUSR2));
+  EXPECT_EQ(passed.take_due(without_handler(0)), Signals{SIGUSR2});
+  EXPECT_FALSE(passed.any_wait());
+}
+
+TEST(PassedSignals, AreOneWhileTheyWait) {
+  PassedSignals passed;
+  EXPECT_TRUE(passed.add(SIGUSR1));
+  EXPECT_FALSE(passed.add(SIGUSR1));
+  EXPECT_EQ(passed.take_due([](int) { return false; }), Signals{SIGUSR1});
+  EXPECT_TRUE(passed.add(SIGUSR1)) << "it comes again";
+}
+
+TEST(PassedSignals, HaveEndedARankOnceTheyWerePassedOn) {
+  PassedSignals passed;
+  passed.add(SIGUSR1);
+  EXPECT_FALSE(passed.have_ended(SIGUSR1)) << "somebody else has sent it";
+  passed.take_due([](int) { return false; });
+  EXPECT_TRUE(passed.have_ended(SIGUSR1));
+  EXPECT_FALSE(passed.have_ended(SIGUSR2));
+  EXPECT_FALSE(passed.have_ended(SIGUSR1 << 8)) << "an exit code";
+}
+
+}  // namespace
