@@ -132,8 +132,10 @@ Snapshot::Snapshot(SnapshotOptions options) : options_(std::move(options)) {
 Snapshot::~Snapshot() {
   for (auto& file : files_) options_.memory->give_back(std::move(file.data));
 }
+// The other one can be used again: it needs its memory.
 Snapshot::Snapshot(Snapshot&& other) noexcept
-    : options_(other.options_), files_(std::exchange(other.files_, {})) {}
+    : options_(other.options_),  // NOLINT(performance-move-constructor-init)
+      files_(std::exchange(other.files_, {})) {}
 Snapshot& Snapshot::operator=(Snapshot&& other) noexcept {
   std::swap(options_, other.options_);
   std::swap(files_, other.files_);

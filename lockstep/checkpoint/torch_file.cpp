@@ -231,7 +231,7 @@ const PickleValue& state_dict_in(const PickleValue& root, const std::string& key
         fmt::format("{} holds a {}; expected a dict of tensors: torch.save(model.state_dict(), FILE)", file,
                     name_of(root.kind)));
   }
-  if (key.empty()) return root;
+  if (key.empty()) return root;  // NOLINT(bugprone-return-const-ref-from-parameter): a part of what was given
   const PickleValue* const found = find_entry(root, key);
   if (found == nullptr || found->kind != Kind::dict) {
     throw ValueError(fmt::format("{} has no dict {}; it has: {}", file, quoted_name(key), dicts_in(root)));

@@ -171,7 +171,7 @@ class MeanOfNumbers {
 };
 
 /// State, for each class: how often it was predicted rightly, predicted, and the label.
-class PrecisionRecall : public Metric {
+class PrecisionRecall final : public Metric {
  public:
   PrecisionRecall(Score score, PrecisionRecallOptions options)
       : score_(score), options_(std::move(options)), average_(parse_average(name(), options_.average)) {

@@ -13,7 +13,7 @@ constexpr const char* SHOWN = nullptr;  // as the table calls it
 
 std::vector<ArgumentRow> make_rows() {
   std::vector<ArgumentRow> rows;
-  const char* group = "";
+  const char* group = nullptr;  // the table begins with one
 #define LOCKSTEP_ARGUMENT_GROUP(title) group = title;
 #define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help) \
   rows.push_back({#name, group, preset_text, expected, word, help});
