@@ -103,13 +103,14 @@ RecoveryItems::RecoveryItems(std::vector<RecoveryItem> items)
       throw ValueError(
           fmt::format("Recovery: \"{}\" is named a second time; name each thing once", item.name));
     }
+    if (item.optimizer != nullptr) optimizers_.push_back(item.optimizer);
     if (item.module == nullptr) continue;
     for (const at::Tensor& parameter : item.module->parameters()) {
       if (parameter.defined() && seen.insert(parameter.unsafeGetTensorImpl()).second)
         parameters_.push_back(parameter);
     }
   }
-  probe_.emplace(parameters_, optimizers());
+  probe_.emplace(parameters_, optimizers_);
 }
 
 RecoveryItems::~RecoveryItems() {
@@ -280,14 +281,6 @@ std::vector<std::string> RecoveryItems::names() const {
   return names;
 }
 
-std::vector<torch::optim::Optimizer*> RecoveryItems::optimizers() const {
-  std::vector<torch::optim::Optimizer*> optimizers;
-  for (const RecoveryItem& item : items_) {
-    if (item.optimizer != nullptr) optimizers.push_back(item.optimizer);
-  }
-  return optimizers;
-}
-
 bool RecoveryItems::has(const StepMember& member) const {
   return std::any_of(items_.begin(), items_.end(),
                      [object = dynamic_cast<const void*>(&member)](const RecoveryItem& item) {
@@ -304,7 +297,7 @@ int64_t RecoveryItems::shown_steps(int64_t steps) const {
 
 void RecoveryItems::drop_gradients() const {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  for (torch::optim::Optimizer* const optimizer : optimizers()) optimizer->zero_grad();
+  for (torch::optim::Optimizer* const optimizer : optimizers_) optimizer->zero_grad();
 }
 
 void RecoveryItems::keep() {

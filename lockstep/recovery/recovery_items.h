@@ -58,7 +58,7 @@ class RecoveryItems {
   /// Are all of them parameters of its models?
   bool have_all(const std::vector<at::Tensor>& weights) const;
   std::vector<std::string> names() const;
-  std::vector<torch::optim::Optimizer*> optimizers() const;
+  const std::vector<torch::optim::Optimizer*>& optimizers() const { return optimizers_; }
   bool has(const StepMember& member) const;
   /// For lockrun, where `steps` have ended.
   int64_t shown_steps(int64_t steps) const;
@@ -117,6 +117,7 @@ class RecoveryItems {
   std::vector<std::unique_ptr<FusedZeroCore::WritableParameters>> make_writable() const;
   std::vector<RecoveryItem> items_;
   std::vector<at::Tensor> parameters_;  // of models, each once
+  std::vector<torch::optim::Optimizer*> optimizers_{};
   std::vector<Kept> kept_;
   std::optional<WeightProbe> probe_{};
   bool notes_gradients_ = false;

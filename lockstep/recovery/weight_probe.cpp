@@ -94,23 +94,25 @@ WeightProbe::WeightProbe(std::vector<at::Tensor> parameters, std::vector<torch::
       }
     }
   }
+  noted_.resize(stateless_.size());
 }
 
 void WeightProbe::keep() {
-  noted_.clear();
+  for (Noted& noted : noted_) noted.is_noted = false;
   kept_ = numbers();
 }
 
 void WeightProbe::note_gradients() {
-  for (const at::Tensor& parameter : stateless_) {
+  for (size_t which = 0; which < stateless_.size(); ++which) {
+    const at::Tensor& parameter = stateless_[which];
     const at::Tensor& gradient = parameter.grad();
     if (!gradient.defined() || !is_plain(gradient) || !is_plain(parameter) ||
         gradient.strides() != parameter.strides())
       continue;
     // What was noted by a backward before this one may have been written.
-    const auto [noted, is_first] = noted_.try_emplace(parameter.unsafeGetTensorImpl());
-    if (!is_first) continue;
-    Noted& places = noted->second;
+    Noted& places = noted_[which];
+    if (std::exchange(places.is_noted, true)) continue;
+    places.count = 0;
     const auto add = [&](size_t place) {
       places.places[places.count] = place;
       places.bits[places.count++] = bits_at(parameter, place);
@@ -130,17 +132,16 @@ void WeightProbe::note_gradients() {
 }
 
 bool WeightProbe::is_noted_written(bool with_divided) const {
-  return std::any_of(stateless_.begin(), stateless_.end(), [&](const at::Tensor& parameter) {
-    const auto found = noted_.find(parameter.unsafeGetTensorImpl());
-    if (found == noted_.end() || !is_plain(parameter) || (is_divided(parameter) && !with_divided))
-      return false;
-    const Noted& noted = found->second;
+  for (size_t which = 0; which < stateless_.size(); ++which) {
+    const at::Tensor& parameter = stateless_[which];
+    const Noted& noted = noted_[which];
+    if (!noted.is_noted || !is_plain(parameter) || (is_divided(parameter) && !with_divided)) continue;
     for (size_t i = 0; i < noted.count; ++i) {
       const bool is_there = noted.places[i] < static_cast<size_t>(parameter.numel());
       if (!is_there || bits_at(parameter, noted.places[i]) != noted.bits[i]) return true;
     }
-    return false;
-  });
+  }
+  return false;
 }
 
 WeightProbe::Numbers WeightProbe::numbers() const {

@@ -7,7 +7,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -47,9 +46,10 @@ class WeightProbe {
   };
   /// Elements that have a gradient, and their values before an optimizer has used it.
   struct Noted {
-    std::array<size_t, kElements> places;
-    std::array<uint64_t, kElements> bits;
+    bool is_noted = false;  // since keep()
     size_t count = 0;
+    std::array<size_t, kElements> places{};
+    std::array<uint64_t, kElements> bits{};
   };
   Numbers numbers() const;
   bool is_divided(const at::Tensor& parameter) const {
@@ -61,7 +61,7 @@ class WeightProbe {
   std::vector<torch::optim::Optimizer*> optimizers_;
   std::unordered_set<const at::TensorImpl*> divided_{};  // parameters of divided optimizers
   std::vector<at::Tensor> stateless_{};                  // of optimizers that may have no state
-  std::unordered_map<const at::TensorImpl*, Noted> noted_{};
+  std::vector<Noted> noted_{};                           // one for each of them
   Numbers kept_{};
 };
 
