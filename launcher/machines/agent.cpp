@@ -432,6 +432,7 @@ Verdict Agent::conclude(bool succeeded, Signals& signals) {
       next_line = monotonic_seconds() + kNextLine;
     }
   }
+  refuse_replacements();
   return news_.over ? *news_.over : Verdict{true, 0, *news_.end_reason};
 }
 

@@ -229,7 +229,8 @@ bool Rendezvous::is_saving(int peer) const {
 }
 
 void Rendezvous::failed(int peer, const message::Failed& failure, double now) {
-  if (takes_part(peer)) {
+  // Ranks that are to save wait for one that does not come.
+  if (takes_part(peer) || (is_saving(peer) && failure.refused > 0)) {
     replacements_.take_back(failure.refused);
     count_failure(failure.what, failure.code, now);
   }
@@ -239,15 +240,21 @@ void Rendezvous::failed(int peer, const message::Failed& failure, double now) {
 /// The others go on with a new process in that rank's place, if they may.
 void Rendezvous::died(int peer, const message::Died& died) {
   const auto keep = [&](const std::string& reason) { send(peer, message::Kept{died.rank, reason}); };
-  if (!takes_part(peer)) return keep("the ranks are ending");
+  // Before a planned change the ranks of all machines save together.
+  const bool saves = is_saving(peer);
+  const auto goes_on = [&](const auto& entry) {
+    return saves ? entry.second.state == State::ending : in_round(entry.second);
+  };
+  const auto count = static_cast<size_t>(std::count_if(machines_.begin(), machines_.end(), goes_on));
+  if (saves ? count < members_ : !takes_part(peer)) return keep("the ranks are ending");
   for (const auto& [other, machine] : machines_) {
     if (machine.state == State::succeeded)
       return keep(fmt::format("the ranks on {} have ended", machine.host));
   }
   const ReplacementGrants::Answer answer = replacements_.ask();
   if (answer.epoch == 0) return keep(answer.refusal);
-  for (const auto& [other, machine] : machines_) {
-    if (in_round(machine)) send(other, message::Replace{died.rank, answer.epoch, died.what, died.code});
+  for (const auto& entry : machines_) {
+    if (goes_on(entry)) send(entry.first, message::Replace{died.rank, answer.epoch, died.what, died.code});
   }
 }
 

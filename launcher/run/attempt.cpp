@@ -349,9 +349,15 @@ class Attempt {
     const auto kept = job_.agent->take_kept();
     for (const message::Replace& change : job_.agent->take_replaced()) {
       if (told_at_ > 0) {
-        // Ranks that were asked to save, by a signal that came first, do so with the new process.
-        if (why_ == Why::request && replacements_.problem_here(workers_.results(), change.machine).empty())
+        const int local_rank = change.rank - job_.environment.rank;
+        // One that has died here gets no new process any more. Ranks that were asked to save do so with that of another machine.
+        if (why_ == Why::failure || (local_rank >= 0 && local_rank < job_.options.nproc_per_node)) continue;
+        const std::string why = replacements_.problem_here(workers_.results(), change.machine);
+        if (why.empty())
           segment_.begin_epoch(change.epoch);
+        else
+          tell_the_others(job_, fmt::format("{} and is not replaced: {}", change.what, why), change.code,
+                          change.epoch);
         continue;
       }
       hangs_.forgive(monotonic_seconds());

@@ -848,6 +848,38 @@ TEST(RendezvousTest, ARankThatDiesIsReplacedWhereAllMachinesAreTold) {
   EXPECT_EQ(meeting.types(), (Types{{1, "end"}, {2, "end"}}));
 }
 
+/// Two machines, the ranks of which are asked to save since a third one has come.
+Meeting where_one_joins() {
+  RendezvousRules rules = elastic(1, 3, 1);
+  rules.max_replacements = 2;
+  Meeting meeting(rules);
+  for (const int peer : {1, 2}) meeting.join(peer);
+  meeting.rendezvous.tick(meeting.now + 30);
+  meeting.join(3);
+  meeting.heard();
+  return meeting;
+}
+
+TEST(RendezvousTest, ARankThatDiesWhileAllAreToSaveIsReplaced) {
+  Meeting meeting = where_one_joins();
+  meeting.tell(2, {{"type", "died"}, {"rank", 3}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "replace"}, {2, "replace"}})) << "the one that joins has no ranks";
+  meeting.join(1);
+  meeting.heard();
+  meeting.tell(2, {{"type", "died"}, {"rank", 3}});
+  EXPECT_EQ(meeting.heard()[2].front()["reason"], "the ranks are ending");
+}
+
+TEST(RendezvousTest, ARefusalWhileAllAreToSaveInterruptsThem) {
+  Meeting meeting = where_one_joins();
+  meeting.tell(2, {{"type", "died"}, {"rank", 3}});
+  meeting.heard();
+  meeting.tell(1, {{"type", "failed"}, {"what", "rank 3 is not replaced"}, {"code", 9}, {"refused", 1}});
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[2].front()["saves"], false);
+  EXPECT_EQ(heard[2].front()["reason"], "rank 3 is not replaced (restart 1 of 1)");
+}
+
 TEST(RendezvousTest, NoRankIsReplacedWhereThoseOfAnotherMachineHaveEnded) {
   RendezvousRules rules = fixed(2);
   rules.max_replacements = 2;

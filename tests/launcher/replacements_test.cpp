@@ -54,9 +54,7 @@ struct Job {
   void end_step(uint64_t step) const {
     for (int r = 0; r < segment.ranks(); ++r) segment.rank_record(r).committed_step = step;
   }
-  void come_back(int rank) const {
-    segment.rank_record(rank).is_healable = lockstep::shm::kIsHealable;
-  }
+  void come_back(int rank) const { segment.rank_record(rank).is_healable = lockstep::shm::kIsHealable; }
   /// Why it is not replaced; empty: it is.
   std::string die(int rank, Replacements& replacements) const {
     const std::string refusal = replacements.refusal(rank, workers);

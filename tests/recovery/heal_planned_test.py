@@ -12,7 +12,7 @@ import time
 import unittest
 
 from heal_machines_test import has_joined
-from heal_test import children, until
+from heal_test import until
 from heal_trainer_test import ARGUMENTS, LOCKRUN, PROGRAM
 from ports import free_port
 
@@ -136,6 +136,23 @@ class HealPlannedTest(unittest.TestCase):
         self.assertEqual(len(re.findall(r"rank \d of 4: steps \d+ hash", said)), 4, said)
         self.has_the_weights_of_an_undisturbed_training("joins", deterministic_world=4, num_train_epochs=6)
 
+    def test_another_death_while_a_machine_joins(self):
+        file = self.train("joins", deterministic_world=4, num_train_epochs=6)
+        self.start(file, self.flags)
+        self.start(file, self.flags)
+        self.wait_for_new_process()
+        self.start(file, self.flags, ranks=2)
+        for number in range(2):
+            self.wait_until_said(number, "joins the job; a rank is just being replaced, so the ranks here are asked to save and end when it is back")
+        lockrun = self.number_of(1)
+        before = self.ranks(lockrun)
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: before != self.ranks(lockrun), "the new process is not replaced")
+        (self.folder / "go").touch()
+        self.finish(0, 0, 0)
+        self.has_resumed(self.has_saved())
+        self.has_the_weights_of_an_undisturbed_training("joins", deterministic_world=4, num_train_epochs=6)
+
     def leaves(self, machine):
         file = self.train(f"leaves{machine}")
         for _ in range(2):
@@ -192,9 +209,17 @@ class HealPlannedTest(unittest.TestCase):
         self.finish(75)
         self.goes_on(file, ["--standalone"], machines=1, ranks=2)
 
-    def ranks(self):
-        """Their pids, of one machine."""
-        return children(children(self.jobs[0].pid, 1)[0], 2)
+    def ranks(self, number=0):
+        """The pids of a lockrun's, in the order of their start."""
+        def of(process):
+            found = pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()
+            return [*found, *(below for child in found for below in of(child))]
+        def look():
+            try:
+                return [int(pid) for pid in of(self.jobs[number].pid) if os.readlink(f"/proc/{pid}/exe") == str(PROGRAM.resolve())]
+            except FileNotFoundError:
+                return []
+        return until(look, self.told())
 
     def test_a_signal_to_each_process(self):
         """As scancel sends it."""
