@@ -86,8 +86,9 @@ size_t find_first(const at::Tensor& gradient) {
 WeightProbe::WeightProbe(std::vector<at::Tensor> parameters, std::vector<torch::optim::Optimizer*> optimizers)
     : parameters_(std::move(parameters)), optimizers_(std::move(optimizers)) {
   for (torch::optim::Optimizer* const optimizer : optimizers_) {
+    const auto& groups = optimizer->param_groups();
     const bool is_divided = dynamic_cast<const ShardedOptimizer*>(optimizer) != nullptr;
-    for (const auto& group : optimizer->param_groups()) {
+    for (const auto& group : groups) {
       for (const at::Tensor& parameter : group.params()) {
         if (is_divided) divided_.insert(parameter.unsafeGetTensorImpl());
         if (may_have_no_state(group) && parameter.requires_grad()) stateless_.push_back(parameter);
