@@ -10,6 +10,12 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::detail {
+namespace {
+
+constexpr const char* kLoad = "DataLoader::load_state_dict";
+constexpr const char* kSampler = "sampler";  // what the state has of it
+
+}  // namespace
 
 NumberedBatches::NumberedBatches(std::function<Batch(const std::vector<int64_t>&)> collate,
                                  std::vector<int64_t> indices, const DataLoaderOptions& options)
@@ -34,37 +40,83 @@ std::function<Batch()> NumberedBatches::next() {
   return [this, samples = samples_of(next_++)] { return collate_(samples); };
 }
 
-bool NumberedBatches::draw() {
-  if (!sampler_) return false;
+void NumberedBatches::draw() {
+  if (!sampler_) return;
+  EpochPosition::Pass begun;
+  if (position_) begun = position_->begin_pass(pass_);
   drawn_ = sampler_();
-  return *drawn_ != indices_;
+  drawn_pass_ = begun;
+}
+
+void NumberedBatches::look() {
+  if (!sampler_) return;
+  if (position_) position_->look();
+  drawn_ = sampler_();
+  if (position_) drawn_pass_ = position_->pass();
+}
+
+void NumberedBatches::ended() {
+  if (position_) position_->pass_ended(pass_, batch_size_);
+}
+
+bool NumberedBatches::is_renewed() const {
+  return position_ && pass_.is_over && position_->was_called_after(pass_);
 }
 
 void NumberedBatches::go_to(int64_t batch) {
-  if (drawn_) indices_ = *std::exchange(drawn_, std::nullopt);
+  if (drawn_) {
+    indices_ = *std::exchange(drawn_, std::nullopt);
+    pass_ = drawn_pass_;
+  }
   next_ = batch;
 }
 
 StateDict NumberedBatches::save(int64_t batches) const {
-  return {{},
-          {{"samples", batches * batch_size_}, {"samples_of_pass", static_cast<int64_t>(indices_.size())}}};
+  StateDict state{
+      {}, {{"samples", batches * batch_size_}, {"samples_of_pass", static_cast<int64_t>(indices_.size())}}};
+  if (position_) state.add(kSampler, position_->order(saved_epoch_.value_or(pass_.epoch)));
+  return state;
 }
 
 int64_t NumberedBatches::place_of(const StateDict& state) {
-  const auto samples = state.get<int64_t>("DataLoader::load_state_dict", "samples");
+  const auto samples = state.get<int64_t>(kLoad, "samples");
   const auto size = state.scalars.find("samples_of_pass");  // older states have none
   const auto of_pass =
       size == state.scalars.end() ? std::nullopt : std::optional(std::get<int64_t>(size->second));
-  draw();  // the sampler's epoch of now
+  const StateDict of_sampler = state.part(kSampler);
+  std::optional<int64_t> of_epoch;
+  if (position_ && !of_sampler.scalars.empty()) {
+    position_->check_order(kLoad, of_sampler);
+    of_epoch = of_sampler.get<int64_t>(kLoad, "epoch");
+  }
+  look();  // the sampler's epoch of now
   check_place(samples, of_pass);
   saved_of_pass_ = of_pass;
+  saved_epoch_ = of_epoch;
   return samples / batch_size_;
 }
 
-bool NumberedBatches::follow(int64_t batches) {
-  if (!draw()) return false;
+bool NumberedBatches::is_of_another_epoch() const {
+  return position_ && saved_epoch_ && *saved_epoch_ != position_->epoch();
+}
+
+int64_t NumberedBatches::follow(int64_t batches) {
+  if (!sampler_) return batches;
+  look();
+  if (is_of_another_epoch()) {
+    if (batches == batches_in(*drawn_)) batches = 0;  // that one is over
+    if (batches > 0) {
+      drawn_.reset();
+      throw ValueError(
+          fmt::format("{}: the state is in the middle of epoch {}, the sampler's epoch is {}; call "
+                      "set_epoch({}) before the first batch",
+                      kLoad, *saved_epoch_, position_->epoch(), *saved_epoch_));
+    }
+  }
   check_place(batches * batch_size_, saved_of_pass_);
-  return true;
+  saved_epoch_.reset();
+  saved_of_pass_.reset();
+  return batches;
 }
 
 /// Throws for one that is none of the order that was drawn, which is then forgotten.

@@ -9,6 +9,7 @@
 
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/epoch_position.h"
 #include "lockstep/state/state_dict.h"
 
 namespace lockstep::detail {
@@ -23,24 +24,28 @@ class BatchSource {
 
   /// What makes the next batch; empty at the end, also when it is asked again. An exception counts as that batch.
   virtual std::function<Batch()> next() = 0;
-  /// The next one is `batch` of the pass that draw() or place_of() has prepared.
+  /// The next one is `batch` of the pass that draw(), place_of() or follow() has prepared.
   virtual void go_to(int64_t batch) = 0;
-  /// Prepares a new pass; whether it differs from the one under way.
-  virtual bool draw() = 0;
+  /// Prepares a new pass.
+  virtual void draw() = 0;
+  /// The user has got the pass under way to its end.
+  virtual void ended() = 0;
+  /// Whether the user has said, after such an end, that another pass follows.
+  virtual bool is_renewed() const = 0;
   /// Batches of the pass under way; kUnknown where only its end tells.
   virtual int64_t num_batches() const = 0;
   /// The numbers of the samples of a batch; none if they have none.
   virtual std::vector<int64_t> samples_of(int64_t batch) const = 0;
-  /// Whether batches may be made ahead before begin().
-  virtual bool begins_at_once() const = 0;
+  /// Whether go_to() reads nothing.
+  virtual bool has_numbers() const = 0;
   /// The state after `batches`.
   virtual StateDict save(int64_t batches) const = 0;
   /// Prepares the pass of `state` and returns the batch to go on with. Throws ValueError for one that does not fit.
   virtual int64_t place_of(const StateDict& state) = 0;
 
-  /// After place_of(): prepares the same pass in the order of now, if that is another one; whether it is. Throws ValueError if
-  /// it does not have the place.
-  virtual bool follow(int64_t batches) = 0;
+  /// When the first batch is wanted, after `batches`: prepares the pass in the order of now, and returns the batch to go on
+  /// with. Throws ValueError if it does not have the place.
+  virtual int64_t follow(int64_t batches) = 0;
 
   static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 };
@@ -50,28 +55,38 @@ class NumberedBatches final : public BatchSource {
  public:
   NumberedBatches(std::function<Batch(const std::vector<int64_t>&)> collate, std::vector<int64_t> indices,
                   const DataLoaderOptions& options);
-  /// The order of each later pass is what `sampler` gives then.
-  void draw_from(std::function<std::vector<int64_t>()> sampler) { sampler_ = std::move(sampler); }
+  /// The order of each pass is what `sampler` gives then. `position`: of that sampler; may be null.
+  void draw_from(std::function<std::vector<int64_t>()> sampler, const EpochPosition* position) {
+    sampler_ = std::move(sampler);
+    position_ = position;
+  }
 
   std::function<Batch()> next() override;
   void go_to(int64_t batch) override;
-  bool draw() override;
+  void draw() override;
+  void ended() override;
+  bool is_renewed() const override;
   int64_t num_batches() const override { return batches_in(indices_); }
   std::vector<int64_t> samples_of(int64_t batch) const override;
-  bool begins_at_once() const override { return true; }
+  bool has_numbers() const override { return true; }
   StateDict save(int64_t batches) const override;
   int64_t place_of(const StateDict& state) override;
-  bool follow(int64_t batches) override;
+  int64_t follow(int64_t batches) override;
 
  private:
+  void look();
+  bool is_of_another_epoch() const;
   int64_t batches_in(const std::vector<int64_t>& order) const;
   void check_place(int64_t samples, std::optional<int64_t> saved_of_pass);
 
   std::function<Batch(const std::vector<int64_t>&)> collate_;
   std::vector<int64_t> indices_;
   std::optional<std::vector<int64_t>> drawn_{};      // of the next pass
+  EpochPosition::Pass pass_{}, drawn_pass_{};        // of `indices_` and `drawn_`
   std::optional<int64_t> saved_of_pass_{};           // samples, as place_of() has found them
+  std::optional<int64_t> saved_epoch_{};             // of the place, until a batch is wanted
   std::function<std::vector<int64_t>()> sampler_{};  // none: `indices_` for good
+  const EpochPosition* position_ = nullptr;
   int64_t batch_size_;
   bool drop_last_;
   int64_t next_ = 0;
@@ -91,13 +106,15 @@ class ShardedBatches final : public BatchSource {
 
   std::function<Batch()> next() override;
   void go_to(int64_t batch) override;
-  bool draw() override { return true; }
+  void draw() override {}
+  void ended() override {}
+  bool is_renewed() const override { return false; }
   int64_t num_batches() const override { return kUnknown; }
   std::vector<int64_t> samples_of(int64_t /*batch*/) const override { return {}; }
-  bool begins_at_once() const override { return false; }
+  bool has_numbers() const override { return false; }
   StateDict save(int64_t batches) const override;
   int64_t place_of(const StateDict& state) override;
-  bool follow(int64_t /*batches*/) override { return false; }  // it reads when the first batch is wanted
+  int64_t follow(int64_t batches) override { return batches; }
 
  private:
   IterableDataset dataset_;

@@ -41,7 +41,6 @@ struct DataLoader::State {
   int64_t ahead = 0;         // batches beyond the one that next() waits for
   bool is_iterated = false;  // begin() was called in this pass
   bool is_loaded = false;    // its place is that of a checkpoint
-  bool is_followed = true;   // false: the sampler may have got its epoch after the place
 
   base::Mutex mutex;
   base::ConditionVariable ready;                       // next() waits for its batch
@@ -53,14 +52,16 @@ struct DataLoader::State {
   int64_t next_to_give = 0;
   std::map<int64_t, Result> made LOCKSTEP_GUARDED_BY(mutex);
   int64_t being_made LOCKSTEP_GUARDED_BY(mutex) = 0;
-  bool has_begun = false;                              // the source is at next_to_make
+  // The source is at next_to_make. Nothing is made before a batch is wanted: what collate and the sampler read, such as the
+  // epoch, is set by then.
+  bool has_begun = false;
   bool is_reading LOCKSTEP_GUARDED_BY(mutex) = false;  // a worker asks the source
   bool stopping LOCKSTEP_GUARDED_BY(mutex) = false;
   std::vector<std::thread> workers;
 
   State(std::unique_ptr<detail::BatchSource> from, const DataLoaderOptions& options)
       : source(std::move(from)), ahead(int64_t{options.num_workers} * options.prefetch_factor) {
-    if (source->begins_at_once()) go_to(0);
+    know_batches();
   }
 
   void start(int num_workers) {
@@ -128,8 +129,13 @@ struct DataLoader::State {
 
   /// nullopt at the end.
   std::optional<Result> take() {
-    follow();
-    if (!has_begun) go_to(next_to_give);
+    if (!has_begun) {
+      go_to(source->follow(next_to_give));
+    } else if (source->is_renewed()) {
+      is_iterated = false;
+      source->draw();
+      go_to(0);
+    }
     base::UniqueLock lock(mutex);
     if (next_to_give == num_batches) return std::nullopt;
     if (workers.empty()) {
@@ -149,53 +155,52 @@ struct DataLoader::State {
     return result;
   }
 
-  /// Batches that were made ahead are dropped. `reads`: the source goes there now.
-  void go_to(int64_t batch, bool reads = true) {
+  /// Batches that were made ahead are dropped.
+  void stop_reading(base::UniqueLock& lock) LOCKSTEP_REQUIRES(mutex) {
+    has_begun = false;  // no new ones
+    ready.wait(lock, [&]() LOCKSTEP_REQUIRES(mutex) { return being_made == 0; });
+    made.clear();
+    next_to_make = next_to_give = 0;
+    num_batches = detail::BatchSource::kUnknown;
+  }
+
+  void know_batches() LOCKSTEP_REQUIRES(mutex) {
+    num_batches = source->num_batches();
+    if (num_batches != detail::BatchSource::kUnknown) last_num_batches = num_batches;
+  }
+
+  void go_to(int64_t batch) {
     {
       base::UniqueLock lock(mutex);
-      has_begun = false;  // no new ones
-      ready.wait(lock, [&]() LOCKSTEP_REQUIRES(mutex) { return being_made == 0; });
-      made.clear();
-      next_to_make = next_to_give = 0;
-      num_batches = detail::BatchSource::kUnknown;
-      if (!reads) {
-        next_to_make = next_to_give = batch;
-        return;
-      }
+      stop_reading(lock);
       source->go_to(batch);
-      num_batches = source->num_batches();
-      if (num_batches != detail::BatchSource::kUnknown) last_num_batches = num_batches;
+      know_batches();
       next_to_make = next_to_give = batch;
       has_begun = true;
     }
     room.notify_all();
   }
 
-  /// `batch` of a pass that was saved. A source that must read up to it does so when its first batch is wanted: the epoch of
-  /// its files may be set by then.
+  /// `batch` of a pass that was saved. The source begins there when its first batch is wanted.
   void resume_at(int64_t batch) {
-    go_to(batch, /*reads=*/source->begins_at_once());
+    base::UniqueLock lock(mutex);
+    stop_reading(lock);
+    if (source->has_numbers()) {
+      source->go_to(batch);
+      know_batches();
+    }
+    next_to_make = next_to_give = batch;
     is_iterated = false;
     is_loaded = true;
-    is_followed = false;
-  }
-
-  /// After a load the sampler's order is that of the first batch that is wanted, not of the load.
-  void follow() {
-    if (is_followed) return;
-    if (source->follow(next_to_give)) go_to(next_to_give);
-    is_followed = true;
   }
 
   void begin() {
-    const bool goes_on = std::exchange(is_loaded, false) && (next_to_give > 0 || !source->begins_at_once());
-    if (goes_on) follow();
-    is_followed = true;
-    const bool is_new = !goes_on && (is_iterated || next_to_give == 0 || next_to_give == known_batches());
+    const bool goes_on = std::exchange(is_loaded, false) ||
+                         (!is_iterated && next_to_give > 0 && next_to_give != known_batches());
     is_iterated = true;
-    if (!is_new) return;
-    const bool differs = source->draw();
-    if (next_to_give > 0 || differs) go_to(0);
+    if (goes_on) return;
+    source->draw();
+    go_to(0);
   }
 
   int64_t known_batches() {
@@ -242,8 +247,9 @@ DataLoader::~DataLoader() = default;
 DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 
-void DataLoader::draw_from(std::function<std::vector<int64_t>()> sampler) {
-  static_cast<detail::NumberedBatches&>(*state_->source).draw_from(std::move(sampler));
+void DataLoader::draw_from(std::function<std::vector<int64_t>()> sampler,
+                           const detail::EpochPosition* position) {
+  static_cast<detail::NumberedBatches&>(*state_->source).draw_from(std::move(sampler), position);
 }
 
 DataLoader::Iterator DataLoader::begin() {
@@ -255,6 +261,7 @@ std::optional<Batch> DataLoader::next() {
   auto result = state_->take();
   if (!result) {
     state_->is_loaded = false;  // this pass is over, so that the next begin() is a new one
+    state_->source->ended();
     return std::nullopt;
   }
   if (result->error) std::rethrow_exception(result->error);

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/epoch_position.h"
+#include "lockstep/data/position_of.h"
 #include "lockstep/state/state_dict.h"
 
 namespace lockstep {
@@ -30,6 +32,11 @@ template <class S>
 concept gives_indices = requires(const S& sampler) {
   { sampler.indices() } -> std::convertible_to<std::vector<int64_t>>;
 };
+template <class S>
+std::vector<int64_t> indices_now(const S& sampler) {
+  if (const auto* const position = PositionOf::find(sampler)) position->look();
+  return sampler.indices();
+}
 }  // namespace detail
 
 /// Passes over some samples of a dataset, batch by batch. A torch::data dataset: see torch_dataset.h.
@@ -42,7 +49,8 @@ concept gives_indices = requires(const S& sampler) {
 ///     }
 ///
 /// With workers the dataset's collate runs on several threads at once, at most num_workers x prefetch_factor
-/// batches ahead. An exception in collate is rethrown by next() at its batch; the call after that goes on with
+/// batches ahead, from the first batch of the pass on. Random numbers of LibTorch's default generator are then drawn in no
+/// fixed order: seed a generator in collate by (seed, epoch, sample), with random_key(). An exception in collate is rethrown by next() at its batch; the call after that goes on with
 /// the next batch. The destructor stops and joins the workers, also in the middle; it waits for the calls of
 /// collate that are running. A DataLoader is for one thread at a time. One that was moved from can only be assigned
 /// to or destroyed.
@@ -51,18 +59,18 @@ class DataLoader {
   /// `indices`: the numbers of the samples, in the order of the pass. Keeps a copy of the dataset's collate.
   /// Throws ValueError for a batch_size or prefetch_factor below 1, negative num_workers or no collate.
   DataLoader(const Dataset& dataset, std::vector<int64_t> indices, const DataLoaderOptions& options = {});
-  /// The order of each pass is what `sampler.indices()` gives then. The sampler must outlive the loader, which
+  /// The order of each pass is what `sampler.indices()` gives when it begins. The sampler must outlive the loader, which
   /// keeps a reference to it, so that set_epoch() has an effect; it is moved into the loader if it is a temporary.
   template <class S>
   requires detail::gives_indices<std::remove_cvref_t<S>> DataLoader(const Dataset& dataset, S&& sampler,
                                                                     const DataLoaderOptions& options = {})
-      : DataLoader(dataset, sampler.indices(), options) {
+      : DataLoader(dataset, detail::indices_now(sampler), options) {
     if constexpr (std::is_lvalue_reference_v<S>) {
-      draw_from([from = &sampler] { return from->indices(); });
+      draw_from([from = &sampler] { return from->indices(); }, detail::PositionOf::find(sampler));
     } else {
-      draw_from([from = std::make_shared<std::remove_cvref_t<S>>(std::forward<S>(sampler))] {
-        return from->indices();
-      });
+      auto from = std::make_shared<std::remove_cvref_t<S>>(std::forward<S>(sampler));
+      const auto* const position = detail::PositionOf::find(*from);
+      draw_from([from = std::move(from)] { return from->indices(); }, position);
     }
   }
   /// The batches of `dataset` that are this rank's. Each begin() is a new pass: it calls the dataset's begin(). Keeps a
@@ -75,7 +83,8 @@ class DataLoader {
   DataLoader(DataLoader&&) noexcept;             ///< The other one is left without a pass.
   DataLoader& operator=(DataLoader&&) noexcept;  ///< Ends this one's own pass first, as the destructor does.
 
-  /// The next batch, or nullopt after the last. Blocks until it is made. Throws what the dataset throws, and ValueError
+  /// The next batch, or nullopt after the last, until the sampler's set_epoch() is called: then a new pass begins; or begin()
+  /// begins one. Blocks until it is made. Throws what the dataset throws, and ValueError
   /// where an IterableDataset ends before each rank has a batch.
   std::optional<Batch> next();
   /// The numbers of the samples in the batch that next() gave, or threw for, last; empty before the first and for an
@@ -101,7 +110,8 @@ class DataLoader {
     DataLoader& loader_;
     std::optional<Batch> batch_;
   };
-  /// Begins a pass, with the sampler's indices of now; an earlier one that a loop has left in the middle ends. The
+  /// Begins a pass, with the sampler's indices of now; an earlier one that a loop has left in the middle ends. After a pass
+  /// that had an end these are all, also without set_epoch(). The
   /// first begin() after next() or load_state_dict() goes on where they are. Blocks until the first batch is made.
   Iterator begin();
   /// See begin().
@@ -113,17 +123,20 @@ class DataLoader {
   int64_t num_batches() const;
 
   /// How many samples next() has given, or batches of an IterableDataset: for a checkpoint in the middle of a pass. Save
-  /// this or the sampler's place (advance()), not both: each of them leaves out the samples before it.
+  /// this or the sampler's place (advance()), not both: each of them leaves out the samples before it. With one of our
+  /// samplers also its epoch, and what decides its order.
   StateDict state_dict() const;
   /// Goes on there, in a loader of the same indices; batches that were made ahead are dropped. The order is what the sampler
-  /// gives when the first batch is wanted, so its epoch may be set after this. An IterableDataset begins
+  /// gives when the first batch is wanted, so its epoch may be set after this; for one of our samplers another epoch than
+  /// the state's is a ValueError then, unless the state's pass is over. An IterableDataset begins
   /// then and is read up to there, also with another number of ranks, if all ranks read the same. Throws ValueError for a
-  /// position that is not between two batches of this loader, and for a state of another number of ranks. Blocks until no batch
+  /// position that is not between two batches of this loader, and for a state of another number of ranks or of a sampler with
+  /// another order. Blocks until no batch
   /// is being made.
   void load_state_dict(const StateDict& state);
 
  private:
-  void draw_from(std::function<std::vector<int64_t>()> sampler);
+  void draw_from(std::function<std::vector<int64_t>()> sampler, const detail::EpochPosition* position);
 
   struct State;
   std::unique_ptr<State> state_;

@@ -12,11 +12,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/data/position_of.h"
 
 namespace lockstep {
 namespace {
 
-void check(int64_t dataset_size, int num_replicas, int rank) {
+/// The size.
+int64_t checked(int64_t dataset_size, int num_replicas, int rank) {
   if (dataset_size < 1) {
     throw ValueError(fmt::format("the dataset has {} samples; expected at least one", dataset_size));
   }
@@ -26,6 +28,7 @@ void check(int64_t dataset_size, int num_replicas, int rank) {
     throw ValueError(
         fmt::format("Invalid rank {}, rank should be in the interval [0, {}]", rank, num_replicas - 1));
   }
+  return dataset_size;
 }
 
 std::vector<int64_t> every_nth(const std::vector<int64_t>& indices, int64_t total, int64_t first,
@@ -43,9 +46,14 @@ DistributedSampler::DistributedSampler(int64_t dataset_size, DistributedSamplerO
     : dataset_size_(dataset_size),
       options_(options),
       num_replicas_(options.num_replicas ? *options.num_replicas : default_world().size()),
-      rank_(options.rank ? *options.rank : default_world().rank()) {
-  check(dataset_size, num_replicas_, rank_);
-}
+      rank_(options.rank ? *options.rank : default_world().rank()),
+      position_({.sampler = "DistributedSampler",
+                 .dataset_size = checked(dataset_size, num_replicas_, rank_),
+                 .seed = options.seed,
+                 .of_pass = num_samples() * num_replicas_,
+                 .at_a_time = num_replicas_,
+                 .num_replicas = num_replicas_,
+                 .choices = {{"shuffle", options.shuffle}, {"drop_last", options.drop_last}}}) {}
 
 int64_t DistributedSampler::num_samples() const {
   const int64_t replicas = num_replicas_;
@@ -55,29 +63,16 @@ int64_t DistributedSampler::num_samples() const {
 std::vector<int64_t> DistributedSampler::indices() const {
   std::vector<int64_t> all;
   if (options_.shuffle) {
-    all = random_indices(dataset_size_, options_.seed + static_cast<uint64_t>(position_.epoch));
+    all = random_indices(dataset_size_, options_.seed + static_cast<uint64_t>(position_.epoch()));
   } else {
     all.resize(static_cast<size_t>(dataset_size_));
     std::iota(all.begin(), all.end(), 0);
   }
-  return position_.rest_of(every_nth(all, num_samples() * num_replicas_, rank_, num_replicas_), dataset_size_,
-                           num_replicas_);
+  return position_.rest_of(every_nth(all, num_samples() * num_replicas_, rank_, num_replicas_));
 }
 
-StateDict DistributedSampler::state_dict() const {
-  StateDict state = position_.save(dataset_size_, options_.seed, num_samples() * num_replicas_);
-  state.scalars["shuffle"] = int64_t{options_.shuffle};
-  return state;
-}
-
-void DistributedSampler::load_state_dict(const StateDict& state) {
-  const auto shuffle = state.scalars.find("shuffle");  // older states have none
-  if (shuffle != state.scalars.end() && std::get<int64_t>(shuffle->second) != int64_t{options_.shuffle}) {
-    throw ValueError(fmt::format(
-        "DistributedSampler::load_state_dict: the state is of a sampler {} shuffle, this one is {} it; their orders differ",
-        options_.shuffle ? "without" : "with", options_.shuffle ? "with" : "without"));
-  }
-  position_.load("DistributedSampler::load_state_dict", state, dataset_size_, options_.seed, num_replicas_);
+const detail::EpochPosition* detail::PositionOf::of(const DistributedSampler& sampler) {
+  return &sampler.position_;
 }
 
 void TorchDataSampler::reset(std::optional<size_t> new_size) {
@@ -86,8 +81,17 @@ void TorchDataSampler::reset(std::optional<size_t> new_size) {
         "TorchDataSampler cannot be reset to {} samples; the DistributedSampler behind it is for {}",
         *new_size, sampler_->dataset_size()));
   }
+  const auto& position = *detail::PositionOf::of(*sampler_);
+  // LibTorch's loader asks ahead. So a pass of which it has all may have been left,
+  // unless what was not counted is less than a batch, which it drops.
+  const auto batch_size = static_cast<int64_t>(asked_);
+  if (asked_ > 0 && given_ == indices_.size() &&
+      (!position.was_counted(pass_) || position.samples_left() < batch_size)) {
+    position.pass_ended(pass_, batch_size);
+  }
+  pass_ = position.begin_pass(pass_);
   indices_ = sampler_->indices();
-  given_ = 0;
+  given_ = asked_ = 0;
 }
 
 int64_t TorchDataSampler::known_size(std::optional<size_t> size) {
@@ -107,7 +111,9 @@ std::optional<std::vector<size_t>> TorchDataSampler::next(size_t batch_size) {
         "TorchDataSampler: the loader's batch_size is 0; expected at least 1 (a whole batch divided by more ranks than it has "
         "samples gives 0)");
   }
+  asked_ = batch_size;
   const size_t count = std::min(batch_size, indices_.size() - given_);
+  if (indices_.empty()) detail::PositionOf::of(*sampler_)->pass_ended(pass_, static_cast<int64_t>(asked_));
   if (count == 0) return std::nullopt;
   const auto begin = indices_.begin() + static_cast<ptrdiff_t>(given_);
   given_ += count;
@@ -151,7 +157,7 @@ std::vector<int64_t> weighted_random_indices(const std::vector<double>& weights,
 }
 
 std::vector<int64_t> evaluation_indices(int64_t dataset_size, int num_replicas, int rank) {
-  check(dataset_size, num_replicas, rank);
+  checked(dataset_size, num_replicas, rank);
   std::vector<int64_t> mine;
   for (int64_t i = rank; i < dataset_size; i += num_replicas) mine.push_back(i);
   return mine;

@@ -15,6 +15,7 @@
 
 namespace lockstep {
 namespace detail {
+struct PositionOf;
 template <class T>
 struct NeedsTorchDataSampler {
   static_assert(
@@ -44,31 +45,36 @@ class DistributedSampler {
   explicit DistributedSampler(const Dataset& dataset, DistributedSamplerOptions options = {})
       : DistributedSampler(dataset.size, options) {}
   /// Chooses the permutation of the next indices(). The same epoch gives the same list; another one begins at
-  /// its first sample.
+  /// its first sample. Not in the middle of a pass: advance() would count samples of another order, and throws.
   void set_epoch(int64_t epoch) { position_.set_epoch(epoch); }
   int64_t dataset_size() const { return dataset_size_; }  ///< number of samples
   int64_t num_samples() const;                            ///< per rank, of a whole epoch
-  /// This rank's indices for the epoch: num_samples(), without those that advance() has passed.
+  /// This rank's indices for the epoch: num_samples(), without those that advance() has passed. When it has passed all,
+  /// they are all there again, for the next pass. Throws Error where the epoch of a loaded state is over and set_epoch()
+  /// has named none, when it is asked again: whether another pass begins cannot be known then.
   std::vector<int64_t> indices() const;
 
   /// Each rank has used that many samples, of a batch for example: the state says so, for a checkpoint in the
-  /// middle of an epoch. At the epoch's end indices() has none left until set_epoch() names another one.
-  void advance(int64_t samples) { position_.samples += samples * num_replicas_; }
-  /// The epoch and the position in it, equal on all ranks.
-  StateDict state_dict() const;
-  /// Goes on there: indices() are those that are left of the epoch, also with another number of ranks. Throws
-  /// ValueError for another data set, seed or `shuffle`, and where the ranks cannot divide what is left in the same way.
-  void load_state_dict(const StateDict& state);
+  /// middle of an epoch. Throws Error where set_epoch() or load_state_dict() was called after these samples were drawn.
+  void advance(int64_t samples) { position_.advance(samples); }
+  /// The epoch and the position in it, and what decides the order; equal on all ranks.
+  StateDict state_dict() const { return position_.save(); }
+  /// Goes on there: the next pass has what is left of the epoch, which may be nothing, also with another number of ranks;
+  /// those after it are whole. Throws ValueError for another data set, seed, `shuffle` or `drop_last`, and where the ranks
+  /// cannot divide what is left in the same way.
+  void load_state_dict(const StateDict& state) { position_.load(state); }
 
   /// For torch::data::make_data_loader(), which takes a TorchDataSampler: says so at compile time.
   using BatchRequestType = detail::NeedsTorchDataSampler<void>;
 
  private:
+  friend struct detail::PositionOf;
+
   int64_t dataset_size_;
   DistributedSamplerOptions options_;
   int num_replicas_;
   int rank_;
-  detail::EpochPosition position_{};
+  detail::EpochPosition position_;
 };
 
 /// A DistributedSampler for torch::data::make_data_loader() and ChunkDataset, which copy what they are given: all copies
@@ -104,7 +110,8 @@ class TorchDataSampler {
   DistributedSampler& sampler() { return *sampler_; }
   /// As DistributedSampler's, for all copies: the next begin() of a loader has that epoch's order.
   void set_epoch(int64_t epoch) { sampler_->set_epoch(epoch); }
-  /// Begins a pass with the sampler's indices of now. Throws ValueError for a `new_size` that is not the sampler's
+  /// Begins a pass with the sampler's indices of now; after a pass that gave all of them, with all. Throws ValueError for a
+  /// `new_size` that is not the sampler's
   /// dataset_size(). A ChunkDataset gives its number of chunks.
   void reset(std::optional<size_t> new_size = std::nullopt);
   /// The next `batch_size` indices, fewer at the end, std::nullopt after it. Throws ValueError for a batch_size of 0.
@@ -125,8 +132,9 @@ class TorchDataSampler {
   static int64_t known_size(std::optional<size_t> size);
 
   std::shared_ptr<DistributedSampler> sampler_;
+  detail::EpochPosition::Pass pass_{};
   std::vector<int64_t> indices_{};
-  size_t given_ = 0;
+  size_t given_ = 0, asked_ = 0;  // of them, and at a time
 };
 
 /// torch.randperm(dataset_size) with a torch.Generator seeded with `seed`: one epoch of a RandomSampler.

@@ -9,6 +9,9 @@
 #include "lockstep/state/state_dict.h"
 
 namespace lockstep {
+namespace detail {
+struct PositionOf;
+}  // namespace detail
 
 /// TrainingArguments.train_sampling_strategy.
 enum class TrainSamplingStrategy { random, sequential, group_by_length };
@@ -47,30 +50,29 @@ class TrainSampler {
   /// an empty dataset, a batch size, accumulation or replica count below 1, a rank outside [0, num_replicas -
   /// 1], or lengths that do not match the dataset.
   TrainSampler(int64_t dataset_size, TrainSamplerOptions options, std::vector<int64_t> lengths = {});
-  /// Another epoch begins at its first sample.
+  /// Another epoch begins at its first sample. Not in the middle of a pass.
   void set_epoch(int64_t epoch) { position_.set_epoch(epoch); }
-  /// This rank's indices for the epoch, without those that advance() has passed.
+  /// This rank's indices for the epoch, without those that advance() has passed; as DistributedSampler's.
   std::vector<int64_t> indices() const;
 
   /// Each rank has used that many samples: whole batches, but for the last of an epoch. The state says so, for
-  /// a checkpoint in the middle of an epoch.
-  void advance(int64_t samples) { position_.samples += samples * options_.num_replicas; }
-  /// The epoch and the position in it, equal on all ranks.
-  StateDict state_dict() const {
-    const int64_t round = int64_t{options_.num_replicas} * options_.batch_size;
-    return position_.save(dataset_size_, options_.seed,
-                          options_.drop_last ? dataset_size_ / round * round : dataset_size_);
-  }
-  /// Goes on there: indices() are those that are left of the epoch, also with another number of ranks or
-  /// another batch size. Throws ValueError for another data set or seed, and where num_replicas x batch_size
-  /// does not divide the position. Not for another batch size with group_by_length, whose order depends on it.
-  void load_state_dict(const StateDict& state);
+  /// a checkpoint in the middle of an epoch. Throws as DistributedSampler's.
+  void advance(int64_t samples) { position_.advance(samples); }
+  /// The epoch and the position in it, and what decides the order; equal on all ranks.
+  StateDict state_dict() const { return position_.save(); }
+  /// Goes on there: the next pass has what is left of the epoch, also with another number of ranks or another batch size.
+  /// Throws ValueError for another data set, seed, strategy or `drop_last`, and where num_replicas x batch_size does not
+  /// divide the position; with group_by_length also for other lengths, and another batch_size x
+  /// gradient_accumulation_steps, on which that order depends.
+  void load_state_dict(const StateDict& state) { position_.load(state); }
 
  private:
+  friend struct detail::PositionOf;
+
   int64_t dataset_size_;
   TrainSamplerOptions options_;
   std::vector<int64_t> lengths_;
-  detail::EpochPosition position_{};
+  detail::EpochPosition position_;
 };
 
 }  // namespace lockstep

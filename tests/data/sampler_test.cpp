@@ -185,9 +185,14 @@ TEST(DistributedSampler, RefusesTheStateOfAnotherOrder) {
   EXPECT_NO_THROW(DistributedSampler(10, {.num_replicas = 1, .rank = 0, .seed = 1}).load_state_dict(state));
   DistributedSampler in_order(10, {.num_replicas = 1, .rank = 0, .shuffle = false, .seed = 1});
   EXPECT_THROW(in_order.load_state_dict(state), ValueError);
+  DistributedSampler drops(10, {.num_replicas = 1, .rank = 0, .seed = 1, .drop_last = true});
+  EXPECT_THROW(drops.load_state_dict(state), ValueError);
   StateDict older = state;
   older.scalars.erase("shuffle");
   EXPECT_NO_THROW(in_order.load_state_dict(older));
+  older.scalars["shuffle"] = int64_t{1};  // as it was saved for a while
+  EXPECT_THROW(in_order.load_state_dict(older), ValueError);
+  EXPECT_NO_THROW(DistributedSampler(10, {.num_replicas = 1, .rank = 0, .seed = 1}).load_state_dict(older));
 }
 
 }  // namespace

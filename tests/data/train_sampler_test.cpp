@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 
@@ -67,8 +70,9 @@ TEST(TrainSampler, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
 TEST(TrainSampler, AnEpochThatIsOverIsOverForAnyDivision) {
   for (const auto& [replicas, batch] : {std::pair{1, 8}, {2, 1}, {3, 4}}) {
     TrainSampler before(20, {.batch_size = batch, .num_replicas = replicas});
-    before.advance(static_cast<int64_t>(before.indices().size()));
-    EXPECT_TRUE(before.indices().empty());
+    const auto whole = before.indices();
+    before.advance(static_cast<int64_t>(whole.size()));
+    EXPECT_EQ(before.indices(), whole) << "of the next pass";
     for (const auto& [ranks, size] : {std::pair{1, 4}, {2, 8}, {4, 8}, {3, 2}}) {
       TrainSampler after(20, {.batch_size = size, .num_replicas = ranks});
       after.load_state_dict(before.state_dict());
@@ -81,6 +85,58 @@ TEST(TrainSampler, AnEpochThatIsOverIsOverForAnyDivision) {
   StateDict wrong = TrainSampler(20, {}).state_dict();
   wrong.scalars["samples"] = int64_t{-8};
   EXPECT_THROW(TrainSampler(20, {}).load_state_dict(wrong), ValueError);
+}
+
+/// The message of the error with which a sampler of `options` refuses `state`; empty if it takes it.
+std::string refusal(const StateDict& state, const TrainSamplerOptions& options,
+                    std::vector<int64_t> lengths) {
+  TrainSampler sampler(static_cast<int64_t>(lengths.size()), options, lengths);
+  try {
+    sampler.load_state_dict(state);
+  } catch (const ValueError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(TrainSampler, RefusesTheStateOfAnotherOrderAndNamesBothValues) {
+  using enum TrainSamplingStrategy;
+  std::vector<int64_t> lengths(64);
+  for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = static_cast<int64_t>(i * 7 % 13);
+  const TrainSamplerOptions options{
+      .strategy = group_by_length, .batch_size = 4, .gradient_accumulation_steps = 2};
+  TrainSampler sampler(64, options, lengths);
+  sampler.advance(8);
+  const StateDict state = sampler.state_dict();
+  EXPECT_EQ(refusal(state, options, lengths), "");
+  const auto changed = [&](auto change) {
+    TrainSamplerOptions other = options;
+    change(other);
+    return refusal(state, other, lengths);
+  };
+  const std::string begin = "TrainSampler::load_state_dict: the state is of ", end = "; their orders differ";
+  EXPECT_EQ(changed([](auto& other) { other.strategy = random; }),
+            begin + "strategy group_by_length, this sampler's is random" + end);
+  EXPECT_EQ(changed([](auto& other) { other.drop_last = true; }),
+            begin + "drop_last false, this sampler's is true" + end);
+  EXPECT_EQ(changed([](auto& other) { other.seed = 7; }), begin + "seed 42, this sampler's is 7" + end);
+  EXPECT_EQ(changed([](auto& other) { other.batch_size = 2; }),
+            begin + "batch_size x gradient_accumulation_steps 8, this sampler's is 4" + end);
+  // As many samples a step on another number of ranks.
+  EXPECT_EQ(changed([](auto& other) { other.batch_size = 2, other.gradient_accumulation_steps = 4; }), "");
+  auto others = lengths;
+  std::swap(others[3], others[4]);
+  EXPECT_NE(refusal(state, options, others).find("hash of the lengths"), std::string::npos);
+  others.push_back(1);
+  EXPECT_EQ(refusal(state, options, others), begin + "dataset_size 64, this sampler's is 65" + end);
+  // The others' order depends neither on the batch size nor on the lengths.
+  TrainSampler shuffled(64, {.batch_size = 4});
+  shuffled.advance(8);
+  EXPECT_EQ(refusal(shuffled.state_dict(), {.batch_size = 8}, lengths), "");
+  StateDict older = shuffled.state_dict();
+  older.scalars.erase("strategy");
+  older.scalars.erase("drop_last");
+  EXPECT_EQ(refusal(older, {.strategy = sequential}, lengths), "");
 }
 
 }  // namespace
