@@ -202,7 +202,9 @@ def declaration(member):
         text = text.replace("(&)", f"(&{name})") if array and "(&)" in text else " ".join(filter(None, (text, name)))
         default = code_of(parameter.find("defval"))
         parameters.append(text + array + (f" = {default}" if default else ""))
-    end = ")" + (" const" if member.get("const") == "yes" else "") + (" = 0" if member.get("virt") == "pure-virtual" else "")
+    deleted = (member.findtext("argsstring") or "").replace(" ", "").endswith("=delete")
+    end = ")" + (" const" if member.get("const") == "yes" else "") + (" = 0" if member.get("virt") == "pure-virtual" else "") \
+        + (" = delete" if deleted else "")
     line = start + ", ".join(parameters) + end
     if len(line) > WIDTH:
         line = start + "\n    " + ",\n    ".join(parameters) + end
