@@ -11,7 +11,7 @@ LONGEST_NAME = 20
 LONGEST_WORD = 30
 CELL = re.compile(r"<td[^>]*>.*?</td>", re.S)
 CODE = re.compile(r"<code>([^<]*)</code>")
-INLINE = re.compile(r"(?<!<span></span>)<code>([^<\n]*-[^<\n]*)</code>")
+INLINE = re.compile(r"(?<!<span></span>)<code>([^<]*-[^<]*)</code>")
 WORD = re.compile(r"[^\s<>]{%d,}" % (LONGEST_WORD + 1))
 FLAG = re.compile(r"(?<!\S)--?\w[^\s<>]{,%d}(?!\S)" % (LONGEST_IN_ONE_LINE - 2))
 
