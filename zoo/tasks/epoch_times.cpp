@@ -30,6 +30,13 @@ class EpochTimes : public TrainerCallback {
     start_ = std::chrono::steady_clock::now();
   }
 
+  // A process that takes the place of another one in the middle of an epoch begins none: its pictures would be changed as
+  // those of epoch 0.
+  StateDict state_dict() const override { return {{}, {{"epoch", epoch_->load()}}}; }
+  void load_state_dict(const StateDict& state) override {
+    epoch_->store(state.get<int64_t>("epoch_times", "epoch"));
+  }
+
   void on_epoch_end(CallbackContext& context) override {
     const double own = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     const auto times = all_gather_object(context.group, own);
