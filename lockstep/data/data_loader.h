@@ -33,8 +33,11 @@ concept gives_indices = requires(const S& sampler) {
   { sampler.indices() } -> std::convertible_to<std::vector<int64_t>>;
 };
 template <class S>
-std::vector<int64_t> indices_now(const S& sampler) {
-  if (const auto* const position = PositionOf::find(sampler)) position->look();
+std::vector<int64_t> indices_now(const Dataset& dataset, const S& sampler) {
+  if (const auto* const position = PositionOf::find(sampler)) {
+    position->check_fits(dataset.size);
+    position->look();
+  }
   return sampler.indices();
 }
 }  // namespace detail
@@ -60,11 +63,12 @@ class DataLoader {
   /// Throws ValueError for a batch_size or prefetch_factor below 1, negative num_workers or no collate.
   DataLoader(const Dataset& dataset, std::vector<int64_t> indices, const DataLoaderOptions& options = {});
   /// The order of each pass is what `sampler.indices()` gives when it begins. The sampler must outlive the loader, which
-  /// keeps a reference to it, so that set_epoch() has an effect; it is moved into the loader if it is a temporary.
+  /// keeps a reference to it, so that set_epoch() has an effect; it is moved into the loader if it is a temporary. Throws ValueError
+  /// also for one of our samplers that is for more samples than the dataset has.
   template <class S>
   requires detail::gives_indices<std::remove_cvref_t<S>> DataLoader(const Dataset& dataset, S&& sampler,
                                                                     const DataLoaderOptions& options = {})
-      : DataLoader(dataset, detail::indices_now(sampler), options) {
+      : DataLoader(dataset, detail::indices_now(dataset, sampler), options) {
     if constexpr (std::is_lvalue_reference_v<S>) {
       draw_from([from = &sampler] { return from->indices(); }, detail::PositionOf::find(sampler));
     } else {

@@ -109,6 +109,13 @@ void EpochPosition::load(const StateDict& state) {
   samples_ = samples;
 }
 
+void EpochPosition::check_fits(int64_t samples) const {
+  if (samples == 0 || order_.dataset_size <= samples) return;
+  throw ValueError(
+      fmt::format("DataLoader: the dataset has {} samples, and the {} is for {}; make it for this dataset",
+                  samples, order_.sampler, order_.dataset_size));
+}
+
 EpochPosition::Pass EpochPosition::begin_pass(const Pass& last) const {
   draws_ = last.is_over && last.places == places_ ? Draws::whole : Draws::rest;
   return pass();

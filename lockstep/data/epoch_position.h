@@ -50,6 +50,8 @@ class EpochPosition {
 
   // --- for loaders
 
+  /// Throws ValueError for a dataset that has fewer samples; 0: it does not say how many.
+  void check_fits(int64_t samples) const;
   /// The next rest_of() is for a look at the pass that would begin now, which it does not begin.
   void look() const { draws_ = Draws::rest; }
   /// The next rest_of() begins the pass that follows `last`: a whole one if that is over. Returns it.

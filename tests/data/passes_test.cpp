@@ -1,4 +1,6 @@
 // What the passes over one sampler give that follow each other: with set_epoch() and without, after a resume, by several loaders.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 #include <torch/data.h>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/random_key.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/train_sampler.h"
@@ -402,6 +405,54 @@ TEST_P(PassesByNextWithWorkers, TheLoadersStateKnowsItsEpoch) {
   DistributedSampler grown(kSize - 1, kHalf);  // as many samples a rank
   DataLoader cannot(numbers(), grown, options);
   EXPECT_THROW(cannot.load_state_dict(loader.state_dict()), ValueError);
+}
+
+/// Augmentation by (seed, epoch, sample): neither the workers nor what was made ahead and thrown away have a part in it.
+TEST(RandomBatches, AreThoseOfAnUndisturbedRunAfterAResume) {
+  std::atomic<int64_t> epoch = 0;
+  const Dataset dataset{.size = kSize, .lengths = {}, .collate = [&](const Indices& indices) {
+                          std::vector<int64_t> drawn;
+                          for (const int64_t index : indices) {
+                            auto generator = at::detail::createCPUGenerator(random_key(
+                                {5, static_cast<uint64_t>(epoch.load()), static_cast<uint64_t>(index)}));
+                            drawn.push_back(at::randint(1 << 30, {1}, generator).item<int64_t>());
+                          }
+                          return Batch{{"number", at::tensor(drawn, at::kLong)}};
+                        }};
+  const auto train = [&](DistributedSampler& sampler, int workers, int64_t first, size_t most) {
+    DataLoader loader(dataset, sampler, {.batch_size = kBatch, .num_workers = workers});
+    Indices seen;
+    for (int64_t e = first; e < 3; ++e) {
+      epoch = e;
+      sampler.set_epoch(e);
+      for (const Batch& batch : loader) {
+        const Indices numbers = numbers_in(batch["number"]);
+        seen.insert(seen.end(), numbers.begin(), numbers.end());
+        sampler.advance(batch.size());
+        if (seen.size() >= most) return seen;
+      }
+    }
+    return seen;
+  };
+  DistributedSampler undisturbed(kSize, kHalf);
+  const Indices all = train(undisturbed, 0, 0, 1000);
+  for (const int before : {0, 3}) {
+    for (const int after : {0, 1, 3}) {
+      DistributedSampler sampler(kSize, kHalf), resumed(kSize, kHalf);
+      Indices seen = train(sampler, before, 0, 15);  // into epoch 1
+      resumed.load_state_dict(sampler.state_dict());
+      epoch = 0;
+      const Indices others = train(resumed, after, 1, 1000);
+      seen.insert(seen.end(), others.begin(), others.end());
+      EXPECT_EQ(seen, all) << before << after;
+    }
+  }
+}
+
+TEST(PassesByNext, ASamplerForMoreSamplesThanThereAreIsRefused) {
+  DistributedSampler of_another(kSize + 1, kHalf), of_a_part(kSize - 1, kHalf);
+  EXPECT_THROW(DataLoader(numbers(), of_another), ValueError);
+  EXPECT_NO_THROW(DataLoader(numbers(), of_a_part));
 }
 
 TEST(TrainSamplerPasses, AreWholeWithoutSetEpoch) {
