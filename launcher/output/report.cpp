@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -52,6 +54,12 @@ std::string fate(const WorkerResult& worker, const WorkerResult& first) {
                      worker.ended_after - first.ended_after);
 }
 
+bool is_error_of(const WorkerResult& worker, std::initializer_list<std::string_view> types) {
+  return std::any_of(types.begin(), types.end(), [&](std::string_view type) {
+    return worker.error_message.starts_with(type) && worker.error_message.substr(type.size()).starts_with(": ");
+  });
+}
+
 }  // namespace
 
 std::string range_of_ranks(int first, int count) {
@@ -76,14 +84,26 @@ std::string how_it_ended(const WorkerResult& worker) {
 }
 
 std::optional<size_t> first_failure(const std::vector<WorkerResult>& workers) {
-  std::optional<size_t> first;
-  for (size_t i = 0; i < workers.size(); ++i) {
-    const WorkerResult& worker = workers[i];
-    if (!worker.ended || worker.wait_status == 0 || worker.told_to_end) continue;
-    if (asks_to_be_resumed(worker.wait_status)) continue;
-    if (!first || worker.ended_after < workers[*first].ended_after) first = i;
-  }
-  return first;
+  const auto earliest = [&](const auto& counts) {
+    std::optional<size_t> first;
+    for (size_t i = 0; i < workers.size(); ++i) {
+      if (!workers[i].ended || !counts(workers[i])) continue;
+      if (!first || workers[i].ended_after < workers[*first].ended_after) first = i;
+    }
+    return first;
+  };
+  const auto first = earliest([](const WorkerResult& worker) {
+    return worker.wait_status != 0 && !worker.told_to_end && !asks_to_be_resumed(worker.wait_status);
+  });
+  if (!first || !is_error_of(workers[*first], {"PeerLostError"})) return first;
+  // Whom it has lost may need longer to end, so that lockrun's request meets it.
+  const auto lost = earliest([](const WorkerResult& worker) {
+    if (!worker.told_to_end || !ended_by_itself(worker.wait_status, SIGTERM)) return false;
+    return WIFSIGNALED(worker.wait_status) ||
+           (!worker.error_message.empty() &&
+            !is_error_of(worker, {"PeerLostError", "CommError", "StepFailedError", "TimeoutError"}));
+  });
+  return lost ? lost : first;
 }
 
 std::string failure_report(const std::vector<WorkerResult>& workers, size_t first, const std::string& host) {

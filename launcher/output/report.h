@@ -47,7 +47,8 @@ bool ended_by_itself(int wait_status, int signal);
 /// "ended with exit code 3", "was killed by SIGUSR1, which lockrun ..."
 std::string how_it_ended(const WorkerResult& worker);
 
-/// Index of the worker that failed first, before lockrun told it to end.
+/// Index of the worker that failed first, before lockrun told it to end. Where that one's error is that it has lost another
+/// rank, it is a rank that failed by itself though it was told to end meanwhile.
 std::optional<size_t> first_failure(const std::vector<WorkerResult>& workers);
 
 /// The report on a failed job, several lines, no '\n' at the end. `first` as from first_failure().

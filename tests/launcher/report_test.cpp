@@ -27,6 +27,24 @@ TEST(ReportTest, TheFirstFailureIsTheEarliestThatLockrunDidNotCause) {
   EXPECT_EQ(first_failure({result(0, SIGTERM, 3, true)}), std::nullopt);
 }
 
+TEST(ReportTest, WhoHasLostARankIsNotTheFirstThatFailed) {
+  auto witness = result(0, exit_status(1), 2.0);
+  witness.error_message = "PeerLostError: rank 0 has lost rank 1";
+  auto culprit = result(1, exit_status(1), 2.1, true);
+  culprit.error_message = "Error: the data is broken";
+  EXPECT_EQ(first_failure({witness, culprit}), 1u);
+  EXPECT_EQ(first_failure({witness, result(1, SIGSEGV, 2.1, true)}), 1u);
+  for (const char* const met : {"PeerLostError: rank 1 has lost rank 0", "StepFailedError: a step", ""}) {
+    culprit.error_message = met;
+    EXPECT_EQ(first_failure({witness, culprit}), 0u) << met;
+  }
+  EXPECT_EQ(first_failure({witness, result(1, SIGTERM, 2.1, true)}), 0u);
+  EXPECT_EQ(first_failure({witness, result(1, SIGKILL, 2.1, true)}), 0u);
+  culprit.error_message = "Error: the data is broken";
+  witness.error_message = "ValueError: bad";
+  EXPECT_EQ(first_failure({witness, culprit}), 0u);
+}
+
 TEST(ReportTest, NamesTheCulpritAndTheOthersFate) {
   std::vector<WorkerResult> workers = {result(0, exit_status(1), 2.525), result(1, SIGSEGV, 2.5),
                                        result(2, SIGTERM, 2.6, true), result(3, SIGTERM, 2.6, true)};
