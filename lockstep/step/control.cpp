@@ -88,7 +88,7 @@ void StepControl::wait(Work& meeting, const WhileLate& while_late) const {
         throw TimeoutError(text, missing);
       }
     }
-    if (while_late) while_late(waited);
+    if (while_late) while_late(waited, meeting);
   }
 }
 

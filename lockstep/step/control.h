@@ -39,8 +39,8 @@ class StepControl {
   void enter();
   /// Until all ranks have entered it.
   void wait_until_all_have_entered();
-  /// Told how long this rank has waited for the others.
-  using WhileLate = std::function<void(std::chrono::milliseconds waited)>;
+  /// Told how long this rank has waited for the others in `meeting`.
+  using WhileLate = std::function<void(std::chrono::milliseconds waited, Work& meeting)>;
   /// All ranks are here. `while_late` is called now and then while some are not. Throws TimeoutError after the group's
   /// timeout; all further calls throw then, on all ranks.
   Outcome meet(Place place, bool has_failed, const WhileLate& while_late = {});

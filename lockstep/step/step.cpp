@@ -142,7 +142,7 @@ class Step::UnderWay final : public detail::StepUnderWay {
     place_name_ = name;
   }
   void look_around(std::chrono::milliseconds waited) override {
-    if (!is_joined_) look_around(StepControl::Place::agreement, waited);
+    if (!is_joined_) look_around(StepControl::Place::agreement, waited, nullptr);
   }
 
   bool is_over() const { return is_over_; }
@@ -159,7 +159,8 @@ class Step::UnderWay final : public detail::StepUnderWay {
   void drop_gradients();
   bool is_interrupted() const;
   bool meet_those_that_failed();
-  void look_around(StepControl::Place place, std::chrono::milliseconds waited);
+  void look_around(StepControl::Place place, std::chrono::milliseconds waited, Work* meeting);
+  std::optional<std::pair<int, const char*>> find_rank_ahead(std::chrono::milliseconds waited);
   void learn();
   void restore();
   void for_each_replicated(const std::function<void(StepMember&)>& call) const;
@@ -181,6 +182,9 @@ class Step::UnderWay final : public detail::StepUnderWay {
   bool has_failed_ = false;   // as far as this rank knows
   bool lacks_cause_ = false;  // own_ does not say what exception it was
   bool others_know_ = false;
+  bool is_by_looking_ = false;  // it has failed because a rank seemed to be ahead
+  /// Over machines: the rank that seemed to be ahead, and how long this one had waited then.
+  std::optional<std::pair<int, std::chrono::milliseconds>> seen_ahead_{};
   bool is_over_ = false;
   FailureReport own_{};
   std::optional<FailureVerdict> verdict_{};  // once the ranks have told each other
@@ -259,7 +263,10 @@ bool Step::UnderWay::meet(StepControl::Place place) {
     note({});
     return false;
   }
-  const auto while_late = [this, place](std::chrono::milliseconds waited) { look_around(place, waited); };
+  seen_ahead_.reset();
+  const auto while_late = [this, place](std::chrono::milliseconds waited, Work& meeting) {
+    look_around(place, waited, &meeting);
+  };
   const bool all_have_inputs = detail::joined_ranks() == nullptr && !is_joined_;
   Outcome outcome{};
   try {
@@ -270,6 +277,8 @@ bool Step::UnderWay::meet(StepControl::Place place) {
     throw;
   }
   if (outcome == Outcome::all_well && !has_failed_) return true;
+  // The others go on; what was interrupted fails the next step of all.
+  if (outcome == Outcome::all_well && is_by_looking_ && place == StepControl::Place::end) return true;
   others_know_ = true;
   note(outcome == Outcome::failed
            ? FailureReport{}
@@ -321,34 +330,56 @@ bool Step::UnderWay::is_interrupted() const {
                      [](const auto& group) { return group.impl->is_interrupted(); });
 }
 
-/// Does this rank wait for one that waits for it? Then it has left out what the other one is in.
-void Step::UnderWay::look_around(StepControl::Place place, std::chrono::milliseconds waited) {
-  // A rank that does things in another order may still come here, and a thread beside the step's may use its group.
-  constexpr std::chrono::milliseconds kPatience{1000};
-  if (has_failed_ || !control_ || (place != StepControl::Place::end && waited < kPatience)) return;
+namespace {
+
+/// Before that a rank that does things in another order may still come, and a thread beside the step's may use its group.
+constexpr std::chrono::milliseconds kPatience{1000};
+
+}  // namespace
+
+/// A rank that waits for this one, and in what.
+std::optional<std::pair<int, const char*>> Step::UnderWay::find_rank_ahead(std::chrono::milliseconds waited) {
   std::optional<int> ahead;
   for_each_step_member([&](StepMember& member) {
     for (const ProcessGroup& group : member.own_groups()) {
-      if (!ahead) ahead = find_rank_ahead(group_, group);
+      if (!ahead) ahead = lockstep::find_rank_ahead(group_, group);
     }
   });
   const char* what = "a forward or backward that this rank has not made";
   if (!ahead && waited >= kPatience) {
-    ahead = find_rank_ahead(group_, group_);
+    ahead = lockstep::find_rank_ahead(group_, group_);
     what = "a collective that this rank has not called";
   }
   if (!ahead && waited >= detail::patience_with_other_groups.load()) {
     ahead = find_rank_ahead_elsewhere(group_, control_->group());
     what = "a collective of another process group that this rank has not called";
   }
-  if (!ahead) return;
+  if (!ahead) return std::nullopt;
+  return std::pair(*ahead, what);
+}
+
+/// Does this rank wait for one that waits for it? Then it has left out what the other one is in.
+void Step::UnderWay::look_around(StepControl::Place place, std::chrono::milliseconds waited, Work* meeting) {
+  if (has_failed_ || !control_ || (place != StepControl::Place::end && waited < kPatience)) return;
+  const auto ahead = find_rank_ahead(waited);
+  // Who has ended this meeting may be in what follows it. In one memory it can end here too, then.
+  if (!ahead || (meeting != nullptr && meeting->is_completed())) {
+    seen_ahead_.reset();
+    return;
+  }
+  if (!control_->group().impl().traits().one_memory) {
+    // Over machines the last messages of a meeting may be on their way to this rank when others have ended it.
+    if (!seen_ahead_ || seen_ahead_->first != ahead->first) seen_ahead_ = {ahead->first, waited};
+    if (waited - seen_ahead_->second < kPatience) return;
+  }
+  is_by_looking_ = true;
   note(
       {.kind = FailureReport::Kind::own,
        .place = place == StepControl::Place::end ? "at its end" : this->place(),
        .what = fmt::format(
            "rank {} waits for it in {}; all ranks make the same forwards, averaging backwards and collectives "
            "in a step, and skip_step() leaves a step out",
-           *ahead, what)});
+           ahead->first, ahead->second)});
 }
 
 /// The first report counts; all waits of the job end.

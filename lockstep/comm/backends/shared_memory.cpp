@@ -60,6 +60,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
             .common_memory = true,
             .names_late = true,
             .main_memory = true,
+            .one_memory = true,
             .wire_dtype = true};
   }
   const std::string& name() const override {

@@ -16,6 +16,7 @@ struct GroupTraits {
   bool common_memory = false;  ///< empty_common
   bool names_late = false;     ///< the deadlines of all collectives name who did not come
   bool main_memory = false;    ///< takes tensors in main memory alone
+  bool one_memory = false;     ///< all ranks share it: what has ended on one rank can end at once on all
   bool wire_dtype = false;     ///< an all_reduce may ask in which form sums travel between machines
 };
 
