@@ -259,10 +259,16 @@ class JobRun {
 
   int run_on_several(Job& job) {
     Agent agent(options_, hosts_, say);
+    job.agent = &agent;
+    const int code = run_with(agent, job);
+    job.agent = nullptr;
+    return code;
+  }
+
+  int run_with(Agent& agent, Job& job) {
     const auto interrupted = [&] {
       return leave(agent, *agent.interrupted_by(), code_without_ranks(*agent.interrupted_by()));
     };
-    job.agent = &agent;
     const auto connect = [&] {
       listener_ = {};
       if (!agent.connect(signals_)) return false;
