@@ -18,18 +18,19 @@ namespace {
 constexpr double kPortTimeout = 5;
 
 Listener listen_and_tell(const Address& address) {
-  Listener listener{listen_at(address)};
+  Listener listener;
+  int error = 0;
   const double deadline = monotonic_seconds() + kPortTimeout;
-  while (!listener.fd.valid() && errno == EADDRINUSE && address.port() != 0 &&
-         monotonic_seconds() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  do {
+    if (error != 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     listener.fd = listen_at(address);
-  }
+    error = listener.fd.valid() ? 0 : errno;
+  } while (error == EADDRINUSE && address.port() != 0 && monotonic_seconds() < deadline);
   if (!listener.fd.valid()) {
     const std::string hint =
-        errno == EADDRINUSE ? "; choose another --master-port, or none for a free one" : "";
+        error == EADDRINUSE ? "; choose another --master-port, or none for a free one" : "";
     throw Error(fmt::format("cannot listen on {}:{}: {}{}", address.host(), address.port(),
-                            std::strerror(errno), hint));
+                            std::strerror(error), hint));
   }
   listener.port = local_address(listener.fd.get()).port();
   return listener;

@@ -87,7 +87,7 @@ void Wire::send(std::string_view body) {
 void Wire::flush() {
   while (wants_to_write()) {
     const ssize_t size = ::send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (size > 0) {
+    if (size >= 0) {
       out_.erase(0, static_cast<size_t>(size));
     } else if (errno == EAGAIN) {
       return;
