@@ -51,7 +51,7 @@ void append_entry(std::string& out, const HelpEntry& plain, size_t columns, size
   size_t column = head.size();
   out += head;
   if (column + 2 > indent) {
-    out += "\n";
+    out += '\n';
     column = 0;
   }
   out += std::string(indent - column, ' ');

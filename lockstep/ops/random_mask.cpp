@@ -73,7 +73,7 @@ void random_mask(const at::Generator& generator, double p, uint8_t* mask, int64_
     draw(data, words.data(), 2 * some);
     for (int i = 0; i < some; ++i) {
       uint64_t pair = 0;
-      std::memcpy(&pair, &words[static_cast<size_t>(2 * i)],
+      std::memcpy(&pair, &words[2 * static_cast<size_t>(i)],
                   sizeof pair);  // the first output is the upper half
       mask[begin + i] = (((pair & 0x1FFFFFU) << 32) | (pair >> 32)) < below ? 1 : 0;
     }

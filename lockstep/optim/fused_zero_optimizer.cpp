@@ -84,7 +84,7 @@ FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups&
   }
   if (protects(options)) protection_ = std::make_unique<WriteProtection>();
   check_parameters(module);
-  groups_changed();
+  FusedZeroCore::groups_changed();
   make_local();
 }
 

@@ -193,8 +193,10 @@ double lr_factor(const LRScheduleOptions& options, double lr, int64_t done) {
   switch (options.type) {
     case constant:
       return 1;
-    case step:
-      return std::pow(options.gamma, static_cast<double>(done / options.step_size));
+    case step: {
+      const int64_t periods = done / options.step_size;
+      return std::pow(options.gamma, static_cast<double>(periods));
+    }
     case multi_step:
       return std::pow(options.gamma, static_cast<double>(std::count_if(
                                          options.milestones.begin(), options.milestones.end(),

@@ -83,7 +83,7 @@ class Writer {
       arguments += (arguments.empty() ? "" : ",") + (fmt::format("\"bytes\":{}", event.bytes));
     }
     if (!arguments.empty()) line_ += fmt::format(",\"args\":{{{}}}", arguments);
-    line_ += "}";
+    line_ += '}';
     flush();
   }
 

@@ -20,7 +20,7 @@ namespace lockstep {
 namespace {
 
 std::string memory() {
-  const std::string text = fact_in("/proc/meminfo", "MemTotal");
+  std::string text = fact_in("/proc/meminfo", "MemTotal");
   double kilobytes = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), kilobytes);
   if (parsed.ec != std::errc()) return text;

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/backends/blocked_sigpipe.h"
 #include "lockstep/comm/backends/spare_engines.h"
 #include "lockstep/comm/shm_tensor.h"
@@ -112,7 +113,10 @@ class C10dWorkAdapter : public Work {
   ~C10dWorkAdapter() override {
     if (work_->isCompleted() && !work_->exception()) ++engine_->ended_well;
     if (!is_message_ || is_success()) return;
-    static auto* const kept = new std::vector<c10::intrusive_ptr<c10d::Work>>();
+    static base::Mutex mutex;
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): without memory for a list nothing goes on
+    static auto* const kept LOCKSTEP_PT_GUARDED_BY(mutex) = new std::vector<c10::intrusive_ptr<c10d::Work>>();
+    const base::LockGuard lock(mutex);
     kept->push_back(work_);
   }
   int source_rank() const override { return is_receive_ ? work_->sourceRank() : -1; }

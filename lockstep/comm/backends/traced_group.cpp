@@ -35,6 +35,7 @@ class TracedWork : public Work {
     end(timeline::now());
     return true;
   }
+  bool acts_at_end() const override { return work_->acts_at_end(); }
 
   /// For whatever thread: has it ended, as far as can be seen? Its error is for whoever waits for it.
   bool is_seen_to_end() noexcept {
@@ -91,6 +92,7 @@ class TracedGroup : public ForwardingGroup {
   }
   /// A blocking collective is one span; a message has its wait apart.
   int run(const Collective& collective) override {
+    // NOLINTNEXTLINE(bugprone-parent-virtual-call): by this object's start(), which notes it
     if (collective.is_message()) return Impl::run(collective);
     recorded(names_of(collective.kind).name, bytes_of(collective), [&] { group_->run(collective); });
     return -1;

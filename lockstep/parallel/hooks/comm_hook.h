@@ -31,8 +31,8 @@ class Future {
   Future(at::Tensor value) : value_(std::move(value)) {}  // NOLINT: implicit by design
   /// `value` once `work` has ended.
   Future(std::shared_ptr<Work> work, at::Tensor value) : work_(std::move(work)), value_(std::move(value)) {}
-  Future(Future&&) = default;
-  Future& operator=(Future&&) = default;
+  Future(Future&&) noexcept = default;
+  Future& operator=(Future&&) noexcept = default;
 
   /// This future, and then `next` with its value: `next` returns a tensor, or a future for more stages. Runs
   /// without gradient mode.

@@ -174,7 +174,7 @@ void take_low_rank(PowerSGDState& state, const at::TensorOptions& options, Power
       for (int64_t i = 0; i < count; ++i) batch.q[i].copy_(starts[static_cast<size_t>(i)]);
     } else {
       if (!generator) generator = at::detail::createCPUGenerator(static_cast<uint64_t>(state.next_seed()));
-      batch.q.copy_(at::randn({count, m, rank}, *generator, options));
+      batch.q.copy_(at::randn({count, m, rank}, generator, options));
     }
     orthogonalize(batch.q, state.options.orthogonalization_epsilon);
   }

@@ -82,7 +82,7 @@ class PowerSGDState final : public detail::PowerSGDValues, private detail::StepM
   /// A copy. Tensors of a state are replaced and never written, so the two states do not touch each other.
   PowerSGDState(const PowerSGDState& other) : PowerSGDValues(other), StepMember() {}
   /// Becomes a copy.
-  PowerSGDState& operator=(const PowerSGDState& other) {
+  PowerSGDState& operator=(const PowerSGDState& other) {  // NOLINT(bugprone-unhandled-self-assignment)
     PowerSGDValues::operator=(other);
     return *this;
   }

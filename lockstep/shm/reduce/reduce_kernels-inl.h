@@ -172,6 +172,7 @@ struct Max {
 template <class Type, class Op, size_t kRanks>
 HWY_INLINE typename Type::V tree(const typename Type::Stored* const* sources, size_t i) {
   if constexpr (kRanks == 1) {
+    // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it does not see that there are ranks
     return Type::load(sources[0] + i);
   } else {
     constexpr size_t kLeft = left_ranks(kRanks);
@@ -182,6 +183,7 @@ HWY_INLINE typename Type::V tree(const typename Type::Stored* const* sources, si
 // This computes the same tree for a number of ranks known only at run time.
 template <class Type, class Op>
 typename Type::V tree_of(const typename Type::Stored* const* sources, size_t ranks, size_t i) {
+  // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it does not see that there are ranks
   if (ranks == 1) return Type::load(sources[0] + i);
   if (ranks == 2) return tree<Type, Op, 2>(sources, i);
   if (ranks == 4) return tree<Type, Op, 4>(sources, i);
