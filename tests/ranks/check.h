@@ -116,10 +116,10 @@ struct Operand {
   }
 };
 
-/// Takes the left side of a condition, since it binds as tightly as a comparison: `Split() <= a == b`.
+/// Takes the left side of a condition, since it binds more tightly than a comparison: `Split() << a == b`.
 struct Split {
   template <class L>
-  Operand<L> operator<=(const L& left) const {
+  Operand<L> operator<<(const L& left) const {
     return {left};
   }
 };
@@ -137,7 +137,7 @@ Verdict judge(const T& condition) {
   do {                                                                                               \
     _Pragma("GCC diagnostic push")                                                                   \
         _Pragma("GCC diagnostic ignored \"-Wparentheses\"")::lockstep::testing::check(               \
-            ::lockstep::testing::checks::judge(::lockstep::testing::checks::Split() <= __VA_ARGS__), \
+            ::lockstep::testing::checks::judge(::lockstep::testing::checks::Split() << __VA_ARGS__), \
             __FILE__, __LINE__, #__VA_ARGS__);                                                       \
     _Pragma("GCC diagnostic pop")                                                                    \
   } while (false)
