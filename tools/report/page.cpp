@@ -64,7 +64,7 @@ class Curves {
     axes_ += "{\"step\":" +
              format_array(steps, [](std::string& out, double step) { append_number(out, step, 9); });
     if (!times.empty()) axes_ += ",\"time\":" + format_array(times, append_time);
-    axes_ += "}";
+    axes_ += '}';
     return number_of_axes_++;
   }
 
@@ -121,7 +121,7 @@ class Curves {
     add_extreme("least", least);
     add_extreme("greatest", greatest);
     if (bad > 0) series_ += fmt::format(",\"bad\":[{},{}]", bad, history.steps[series.records[first_bad]]);
-    series_ += "}";
+    series_ += '}';
   }
 
   /// Where nobody has logged the speed, it follows from the times of the records.
@@ -148,7 +148,7 @@ class Curves {
     series_ += format_array(values, [](std::string& out, double value) { append_number(out, value, 5); });
     series_ += ",\"last\":";
     append_number(series_, values.back(), 5);
-    series_ += "}";
+    series_ += '}';
   }
 
   double start_;
@@ -179,7 +179,7 @@ std::string format_checkpoints(const RunDirectory& run) {
                        quoted(saved.name), saved.step, saved.bytes, saved.world_size, saved.written,
                        saved.is_best);
     if (!saved.problem.empty()) out += ",\"problem\":" + quoted(saved.problem);
-    out += "}";
+    out += '}';
   });
 }
 
@@ -189,9 +189,9 @@ std::string format_time_parts(const RunDirectory& run) {
     out += format_array(parts.parts, [](std::string& each, const auto& part) {
       each += "[" + quoted(part.first) + ",";
       append_number(each, part.second, 6);
-      each += "]";
+      each += ']';
     });
-    out += "}";
+    out += '}';
   });
 }
 

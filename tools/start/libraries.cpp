@@ -81,7 +81,7 @@ class Search {
   std::optional<fs::path> in_pythons(const std::vector<fs::path>& prefixes) {
     for (const auto& prefix : prefixes) {
       for (const auto& folder : python_folders(prefix)) {
-        if (const auto place = folder / package_.in_site_packages; is_in(place)) return place;
+        if (auto place = folder / package_.in_site_packages; is_in(place)) return place;
       }
     }
     return std::nullopt;

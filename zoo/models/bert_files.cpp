@@ -104,7 +104,7 @@ class WeightLoader {
                                   entry.name, fmt::join(entry.shape, ", "),
                                   fmt::join(parameter.sizes(), ", ")));
     }
-    if (!entry.dtype.starts_with("F") && entry.dtype != "BF16") {
+    if (!entry.dtype.starts_with('F') && entry.dtype != "BF16") {
       throw FileError(fmt::format("{}: tensor {} has dtype {}, expected a floating-point one", file_,
                                   entry.name, entry.dtype));
     }

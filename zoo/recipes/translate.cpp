@@ -58,7 +58,7 @@ struct Data {
 class CurrentTranslator {
  public:
   CurrentTranslator(models::GenerateOptions generate, const tasks::SpecialTokens& special)
-      : generate_(std::move(generate)) {
+      : generate_(generate) {
     generate_.start_token_id = special.start;
     generate_.eos_token_id = special.end;
   }

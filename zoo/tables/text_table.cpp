@@ -167,7 +167,7 @@ std::optional<int64_t> TextTable::place_number(size_t row, int column) const {
       .Value(static_cast<int64_t>(at - chunk.begin));
 }
 
-int64_t TextTable::record(size_t row) const { return *place_number(row, 0); }
+int64_t TextTable::record(size_t row) const { return place_number(row, 0).value(); }
 
 std::string TextTable::place(size_t row) const {
   if (const auto line = place_number(row, 1)) return fmt::format("{}:{}", source_.string(), *line);

@@ -52,7 +52,7 @@ void record_tokenizer(RunRecord& record, const std::string& name,
 
 void record_model_config(RunRecord& record, std::string_view config_json,
                          const std::vector<std::string>& left_out) {
-  auto config = parse_json(std::string(config_json));
+  auto config = parse_json(config_json);
   for (const auto& key : left_out) config.erase(key);
   record.set_json("model_config", RecordKind::model, dump_json(config));
 }

@@ -30,7 +30,7 @@ std::optional<int64_t> whole_number(std::string_view text) {
   text = text.substr(0, text.find_last_not_of(kBlanks) + 1);
   int64_t value = 0;
   const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, value);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc()) return std::nullopt;
   const bool has_fraction = end != last && *end == '.';
   if (!std::all_of(has_fraction ? end + 1 : end, last, [&](char c) { return has_fraction && c == '0'; })) {

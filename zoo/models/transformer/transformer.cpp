@@ -66,7 +66,7 @@ void initialize(torch::nn::Module& module) {
 
 }  // namespace
 
-TransformerImpl::TransformerImpl(TransformerConfig config) : config_(std::move(config)) {
+TransformerImpl::TransformerImpl(TransformerConfig config) : config_(config) {
   config_.check();
   parts_.encoder = register_module("encoder", std::make_shared<Stack<EncoderLayer>>(config_));
   parts_.decoder = register_module("decoder", std::make_shared<Stack<DecoderLayer>>(config_));

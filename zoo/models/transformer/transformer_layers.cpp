@@ -24,15 +24,15 @@ using torch::nn::Module;
 
 constexpr double kNormEps = 1e-6;
 
-std::shared_ptr<Module> add_scope(Module& parent, const std::string& name) {
+std::shared_ptr<Module> add_container(Module& parent, const std::string& name) {
   return parent.register_module(name, std::make_shared<Module>(name));
 }
 
 std::vector<std::shared_ptr<LayerNormalization>> add_norms(Module& parent, int count, int64_t width) {
   std::vector<std::shared_ptr<LayerNormalization>> norms;
-  const auto connections = add_scope(parent, "residual_connections");
+  const auto connections = add_container(parent, "residual_connections");
   for (int i = 0; i < count; ++i) {
-    const auto connection = add_scope(*connections, std::to_string(i));
+    const auto connection = add_container(*connections, std::to_string(i));
     norms.push_back(connection->register_module("norm", std::make_shared<LayerNormalization>(width)));
   }
   return norms;
@@ -127,7 +127,7 @@ at::Tensor DecoderLayer::operator()(const at::Tensor& input, const TokenLayout& 
 
 template <class Layer>
 Stack<Layer>::Stack(const TransformerConfig& config) {
-  const auto list = add_scope(*this, "layers");
+  const auto list = add_container(*this, "layers");
   for (int64_t i = 0; i < config.num_layers; ++i) {
     layers.push_back(list->register_module(std::to_string(i), std::make_shared<Layer>(config)));
   }

@@ -11,6 +11,11 @@ enum class Category { number, punctuation, symbol, other };
 /// The category of `code` as the package regex has it (tables/generate.py).
 Category category(char32_t code);
 
+/// Whether Python's string.punctuation has it.
+constexpr bool is_ascii_punctuation(char c) {
+  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+}
+
 /// Whether \w of Python's re matches `code`.
 bool is_python_word(char32_t code);
 

@@ -16,10 +16,6 @@ namespace {
 
 using text_counts::split_words;
 
-bool is_ascii_punctuation(char c) {
-  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-}
-
 /// Words are what \w+ of Python's re matches.
 std::string without_articles(std::string_view text) {
   std::string kept;
@@ -64,7 +60,7 @@ void check_utf8(const char* what, std::string_view bytes) {
 
 std::string normalize_answer(std::string_view answer) {
   std::string text = text_counts::lower(answer);
-  std::erase_if(text, is_ascii_punctuation);
+  std::erase_if(text, text_counts::is_ascii_punctuation);
   text = without_articles(text);
   std::string normalized;
   for (const auto word : split_words(text)) (normalized += normalized.empty() ? "" : " ") += word;

@@ -63,11 +63,6 @@ CodePoints space_code_points(const CodePoints& text, const Matches& matches,
   return out;
 }
 
-// string.punctuation
-bool is_ascii_punctuation(char c) {
-  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-}
-
 bool is_one_character(std::string_view word) {
   const char* at = word.data();
   text::next_code_point(at);
@@ -97,7 +92,7 @@ std::string tokenize_13a(std::string_view line) {
   const auto words = split_words(line);
   if (words.empty()) return "";
   const char* const end = words.back().data() + words.back().size();
-  std::string text(line.data(), end);
+  std::string text(line.substr(0, static_cast<size_t>(end - line.data())));
   replace_all(text, "<skipped>", "");
   replace_all(text, "-\n", "");
   replace_all(text, "\n", " ");
