@@ -138,6 +138,7 @@ TEST(WireDtype, RanksThatDisagreeGetAnError) {
   ONLY_IF(is_lockstep(world) && count_machines(world) > 1);
   for (const int other : {0, world.size() - 1}) {
     const ProcessGroup group = world.duplicate();  // which is broken afterwards
+    world.barrier();                               // others may still connect
     const auto wire_dtype = world.rank() == other ? WireDtype::BFLOAT16 : WireDtype::EXACT;
     check_throws<MismatchError>([&] { group.all_reduce(at::ones({5000}), {.wire_dtype = wire_dtype}); },
                                 "bfloat16");
