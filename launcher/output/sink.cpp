@@ -25,10 +25,10 @@ void open_standard_streams() {
   if (fd > 2) ::close(fd);
 }
 
-Sink::Sink(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {
+Sink::Sink(int fd) : fd_(fd), terminal_(fd >= 0 && ::isatty(fd) == 1) {
   struct stat status {};
   if (fd < 0) error_ = EBADF;
-  if (::fstat(fd, &status) != 0) return;
+  if (fd < 0 || ::fstat(fd, &status) != 0) return;
   socket_ = S_ISSOCK(status.st_mode);
   if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) {
     // O_NONBLOCK belongs to the open file, which the user's shell shares: it is set on an opening of our own.
