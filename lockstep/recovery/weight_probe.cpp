@@ -15,42 +15,14 @@
 namespace lockstep::detail {
 namespace {
 
-/// Can its elements be looked at where they lie?
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.is_cpu() && tensor.numel() > 0 &&
-         tensor.is_non_overlapping_and_dense();
-}
-
-uint64_t bits_at(const at::Tensor& tensor, size_t place) {
-  const auto element = static_cast<size_t>(tensor.element_size());
-  uint64_t bits = 0;
-  std::memcpy(&bits, static_cast<const std::byte*>(tensor.const_data_ptr()) + place * element,
-              std::min(element, sizeof bits));
-  return bits;
-}
-
-/// The `i`-th of `wanted` places, spread over all elements.
-size_t spread(const at::Tensor& tensor, size_t i, size_t wanted) {
-  return (static_cast<size_t>(tensor.numel()) - 1) * i / std::max<size_t>(wanted - 1, 1);
-}
-
-/// Some elements of `weight`, and its version.
-uint64_t probe_of(const at::Tensor& weight, size_t elements) {
-  uint64_t probe = weight._version();
-  if (!is_plain(weight)) return probe;
-  const size_t wanted = std::min(elements, static_cast<size_t>(weight.numel()));
-  for (size_t i = 0; i < wanted; ++i) probe = mix(probe, bits_at(weight, spread(weight, i, wanted)));
-  return probe;
-}
-
 /// What a step of the optimizer changes in one parameter's state.
-uint64_t probe_of(const torch::optim::OptimizerParamState& state, size_t elements) {
+uint64_t probe_of_state(const torch::optim::OptimizerParamState& state) {
   if (const auto* const adam = dynamic_cast<const torch::optim::AdamParamState*>(&state))
     return static_cast<uint64_t>(adam->step());
   if (const auto* const adamw = dynamic_cast<const torch::optim::AdamWParamState*>(&state))
     return static_cast<uint64_t>(adamw->step());
   if (const auto* const sgd = dynamic_cast<const torch::optim::SGDParamState*>(&state)) {
-    return sgd->momentum_buffer().defined() ? 1 + probe_of(sgd->momentum_buffer(), elements) : 0;
+    return sgd->momentum_buffer().defined() ? 1 + probe_of(sgd->momentum_buffer()) : 0;
   }
   if (const auto* const adagrad = dynamic_cast<const torch::optim::AdagradParamState*>(&state))
     return static_cast<uint64_t>(adagrad->step());
@@ -118,14 +90,14 @@ void WeightProbe::note_gradients() {
       places.places[places.count] = place;
       places.bits[places.count++] = bits_at(parameter, place);
     };
-    const size_t wanted = std::min(kElements, static_cast<size_t>(gradient.numel()));
+    const size_t wanted = std::min(kProbedElements, static_cast<size_t>(gradient.numel()));
     for (size_t i = 0; i < wanted; ++i) {
       const size_t place = spread(gradient, i, wanted);
       if (bits_at(gradient, place) != 0) add(place);
     }
     if (places.count > 0) continue;
     const size_t first = find_first(gradient);
-    const size_t end = std::min(first + kElements, static_cast<size_t>(gradient.numel()));
+    const size_t end = std::min(first + kProbedElements, static_cast<size_t>(gradient.numel()));
     for (size_t place = first; place < end; ++place) {
       if (bits_at(gradient, place) != 0) add(place);
     }
@@ -148,15 +120,14 @@ bool WeightProbe::is_noted_written(bool with_divided) const {
 WeightProbe::Numbers WeightProbe::numbers() const {
   Numbers numbers;
   for (const at::Tensor& parameter : parameters_) {
-    if (!parameter.requires_grad()) continue;
     uint64_t& sort = is_divided(parameter) ? numbers.divided : numbers.whole;
-    sort = mix(sort, probe_of(parameter, kElements));
+    sort = mix(sort, probe_of(parameter));
   }
   for (torch::optim::Optimizer* const optimizer : optimizers_) {
     // A sum: the state is in no order.
     uint64_t sum = optimizer->state().size();
     for (const auto& [parameter, state] : optimizer->state()) {
-      sum += state ? probe_of(*state, kElements) : 0;
+      sum += state ? probe_of_state(*state) : 0;
     }
     uint64_t& sort =
         dynamic_cast<const ShardedOptimizer*>(optimizer) != nullptr ? numbers.divided : numbers.whole;

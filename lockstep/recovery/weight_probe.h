@@ -10,12 +10,9 @@
 #include <unordered_set>
 #include <vector>
 
-namespace lockstep::detail {
+#include "lockstep/recovery/tensor_probe.h"
 
-/// A hash of what `hash` is of and of `value`.
-inline uint64_t mix(uint64_t hash, uint64_t value) {
-  return (hash ^ value) * 0x9E3779B97F4A7C15ULL + (hash >> 29U);
-}
+namespace lockstep::detail {
 
 /// Looks at a few elements of each weight and at what optimizers count. So what it says is as good as certain. One thread at a time.
 class WeightProbe {
@@ -37,7 +34,6 @@ class WeightProbe {
   bool needs_gradients() const { return !stateless_.empty(); }
 
  private:
-  static constexpr size_t kElements = 16;
   /// Numbers that change with the weights and the state of their optimizers.
   struct Numbers {
     uint64_t divided = 0;  ///< of those that divided optimizers write
@@ -48,8 +44,8 @@ class WeightProbe {
   struct Noted {
     bool is_noted = false;  // since keep()
     size_t count = 0;
-    std::array<size_t, kElements> places{};
-    std::array<uint64_t, kElements> bits{};
+    std::array<size_t, kProbedElements> places{};
+    std::array<uint64_t, kProbedElements> bits{};
   };
   Numbers numbers() const;
   bool is_divided(const at::Tensor& parameter) const {

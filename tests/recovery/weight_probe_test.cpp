@@ -63,6 +63,20 @@ TEST(WeightProbe, NothingIsWrittenWithoutAGradient) {
   EXPECT_FALSE(probe.are_written());
 }
 
+TEST(WeightProbe, WritesWithoutAVersionAreSeenInFrozenWeightsToo) {
+  for (const bool is_trained : {true, false}) {
+    at::Tensor weight = at::ones({1000, 4}).requires_grad_(is_trained);
+    WeightProbe probe({weight}, {});
+    probe.keep();
+    EXPECT_FALSE(probe.are_written());
+    const auto version = weight._version();
+    weight.variable_data().mul_(0.5);
+    EXPECT_EQ(weight._version(), version);
+    EXPECT_TRUE(probe.are_written());
+    EXPECT_TRUE(probe.are_whole_written());
+  }
+}
+
 TEST(WeightProbe, AnOptimizerThatHasAStateNeedsNoGradients) {
   Embedding embedding;
   torch::optim::SGD optimizer({embedding.weight}, torch::optim::SGDOptions(0.1).momentum(0.9));
