@@ -2,13 +2,17 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/backends/healable_group.h"
 #include "lockstep/comm/backends/hybrid.h"
@@ -46,7 +50,7 @@ StorePtr of_init_method(StorePtr store) {
 std::optional<job::LaunchEnvironment> launched_as(const StorePtr& store, int rank, int size) {
   if (!store || env::get_int(env::kRank) != rank || env::get_int(env::kWorldSize) != size)
     return std::nullopt;
-  const job::LaunchEnvironment launch = job::LaunchEnvironment::from_env();
+  job::LaunchEnvironment launch = job::LaunchEnvironment::from_env();
   if (describe_root(store) != launch.master_addr + ":" + std::to_string(launch.master_port))
     return std::nullopt;
   return launch;
@@ -128,10 +132,13 @@ BackendPtr create_backend(const StorePtr& store, int rank, int size, double time
                                        : backends::make_shared_memory(node, deadline);
     world_place() = {group, node};
   } else if (auto world = node_of_world(); world && !world->process().is_copy()) {
-    // Its ranks meet in the store, which has forgotten nothing of the rank that died.
-    if (const auto job = backends::HealableJob::current(); job && job->is_recording())
-      job->log().refuse("it has made a process group by new_group()");
-    const StorePtr part = part_for_group(store, global_ranks);
+    note_subgroup();
+    StorePtr part = part_for_group(store, global_ranks);
+    if (const auto job = backends::HealableJob::current()) {
+      // What the ranks have told each other there before one was replaced is not for the new process.
+      if (const uint32_t met = job->node().peers().epoch(); met > 0)
+        part = c10::make_intrusive<c10d::PrefixStore>("epoch/" + std::to_string(met), part);
+    }
     const auto make_local = [&](const std::vector<int>& members, int place) {
       // Those of another machine meet elsewhere.
       const int machine = machines_of({global_ranks[static_cast<size_t>(rank)]}).front();
@@ -154,6 +161,26 @@ BackendPtr create_backend(const StorePtr& store, int rank, int size, double time
     group = begin_timeline(std::move(group), launch);
   }
   return backends::make_c10d_backend(ProcessGroup(std::move(group)));
+}
+
+bool note_subgroup() {
+  const auto job = backends::HealableJob::current();
+  if (!job) return false;
+  if (job->is_recording()) {
+    job->log().refuse("it has made a process group by new_group()");
+    return false;
+  }
+  if (job->is_replaying()) {
+    throw Error(fmt::format(
+        "this process replaces rank {}, which has died, and makes a process group before lockstep.Recovery; the one that "
+        "died had made none there. Up to Recovery a program must do the same each time",
+        world_place().group.expired() ? job->node().rank() : world_place().group.lock()->rank()));
+  }
+  return job->record().is_healable.exchange(shm::kWasHealable, std::memory_order_acq_rel) == shm::kIsHealable;
+}
+
+void refuse_replacement(const std::string& why) {
+  if (const auto job = backends::HealableJob::current(); job && job->is_recording()) job->log().refuse(why);
 }
 
 std::shared_ptr<ProcessGroup::Impl> find_world() { return world_place().group.lock(); }

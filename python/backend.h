@@ -24,6 +24,14 @@ BackendPtr create_backend(const StorePtr& store, int rank, int size, double time
                           const std::vector<int>& global_ranks, std::optional<int> segment_fd,
                           const std::optional<std::string>& segment_owner);
 
+/// A group of some ranks is being made, of whatever backend. Its ranks meet in the job's store, which has forgotten nothing of
+/// a rank that died, so a new process could not join it: before Recovery this refuses that ranks are replaced, and after it this
+/// rank hands its state over no longer. Returns whether it did until now. Throws Error in a process that takes another one's place,
+/// which had made no such group.
+bool note_subgroup();
+/// Until Recovery, another reason why ranks cannot be replaced. Nothing where they are not.
+void refuse_replacement(const std::string& why);
+
 /// The group of all ranks that create_backend() has made; null: there is none.
 std::shared_ptr<ProcessGroup::Impl> find_world();
 

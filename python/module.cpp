@@ -13,8 +13,10 @@
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/job/spare.h"
+#include "lockstep/recovery/tensor_probe.h"
 #include "python/backend.h"
 #include "python/recovery.h"
+#include "python/tensors.h"
 #include "python/watch.h"
 
 PYBIND11_DECLARE_HOLDER_TYPE(T, c10::intrusive_ptr<T>, true)
@@ -60,10 +62,16 @@ PYBIND11_MODULE(_C, module) {
       .def("end_recording", &Healing::end_recording, Unlocked())
       .def("set_healable",
            [](Healing& healing, bool value) { healing.set_healable(value ? lockstep::shm::kIsHealable : 0); })
-      .def("keep_own", &Healing::keep_own, Unlocked())
+      .def("keep_own",
+           [](Healing& healing, const pybind11::list& statistics) {
+             auto tensors = lockstep::python::tensors_of(statistics.ptr());
+             const pybind11::gil_scoped_release release;
+             healing.keep_own(std::move(tensors));
+           })
       .def("begin", &Healing::begin)
       .def("go_to", &Healing::go_to, Unlocked())
       .def("commit", &Healing::commit)
+      .def("has_failed", &Healing::has_failed, Unlocked())
       .def("has_world_changed", &Healing::has_world_changed, pybind11::arg("looks_like_death"), Unlocked())
       .def("stop", &Healing::stop, pybind11::arg("timeout"), Unlocked())
       .def("go_on", &Healing::go_on, pybind11::arg("timeout"), Unlocked());
@@ -71,5 +79,13 @@ PYBIND11_MODULE(_C, module) {
       "make_healing", [] { return lockstep::python::make_healing(lockstep::python::find_world()); },
       Unlocked(), "None where ranks are not replaced.");
   module.def("end_healing", &lockstep::python::end_healing, Unlocked());
+  module.def("note_subgroup", &lockstep::python::note_subgroup);
+  module.def("refuse_replacement", &lockstep::python::refuse_replacement);
+  module.def(
+      "probe",
+      [](const pybind11::list& tensors) {
+        return lockstep::detail::probe_of(lockstep::python::tensors_of(tensors.ptr()));
+      },
+      "A number that changes when the tensors are written, as good as certainly.");
   module.def("seed_of_step", &lockstep::python::seed_of_step);
 }

@@ -1,7 +1,5 @@
 #include "python/recovery.h"
 
-#include <ATen/ops/from_blob.h>
-
 #include <chrono>
 #include <utility>
 
@@ -22,14 +20,9 @@ std::shared_ptr<Healing>& kept() {
 
 }  // namespace
 
-void Healing::keep_own(const std::vector<std::pair<uintptr_t, size_t>>& statistics) {
+void Healing::keep_own(std::vector<at::Tensor> statistics) {
   if (statistics.empty()) return;
-  std::vector<at::Tensor> tensors;
-  for (const auto& [address, bytes] : statistics) {
-    tensors.push_back(at::from_blob(reinterpret_cast<void*>(address), {static_cast<int64_t>(bytes)},
-                                    at::TensorOptions(at::kByte)));
-  }
-  own_ = std::make_unique<detail::OwnStatistics>(std::move(tensors), job_->log(), /*number=*/0);
+  own_ = std::make_unique<detail::OwnStatistics>(std::move(statistics), job_->log(), /*number=*/0);
   if (!is_new()) own_->commit(0);
 }
 

@@ -1,7 +1,8 @@
 // What lockstep.Recovery needs of a job whose ranks are replaced when they die (lockrun --max-replacements).
 #pragma once
 
-#include <cstddef>
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -29,15 +30,16 @@ class Healing {
   std::string end_recording() { return job_->end_recording(); }
   /// shm::kIsHealable, kWasHealable or 0.
   void set_healable(uint32_t value) { job_->record().is_healable.store(value, std::memory_order_release); }
-  /// After end_recording(): the running statistics of this rank's own batches outlive it. `statistics`: addresses and bytes of
-  /// tensors that live as long as this.
-  void keep_own(const std::vector<std::pair<uintptr_t, size_t>>& statistics);
+  /// After end_recording(): the running statistics of this rank's own batches outlive it.
+  void keep_own(std::vector<at::Tensor> statistics);
   /// A step begins when `steps` have ended. Until commit() or stop() statistics are kept before each collective.
   void begin(int64_t steps);
   /// Statistics become what they were when `steps` had ended, from where rank `donor` goes on. Called by all ranks; blocks.
   void go_to(int64_t steps, int donor);
   /// So many have ended.
   void commit(int64_t steps);
+  /// Has an operation of the group of all ranks failed in this process, since the ranks have met last?
+  bool has_failed() const { return world_->is_interrupted(); }
   /// Has a rank been replaced since the ranks have met last? `looks_like_death`: something has failed as if one had died; then,
   /// over machines, this waits a little for the news.
   bool has_world_changed(bool looks_like_death) const {

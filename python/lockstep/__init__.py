@@ -41,7 +41,8 @@ def _wait_for_place():
 
 _wait_for_place()
 
-from lockstep import watch  # noqa: E402
+from lockstep import groups, recovery, watch  # noqa: E402
+from lockstep.groups import cpu_backend  # noqa: E402
 from lockstep.recovery import Recovery, step  # noqa: E402
 
 __all__ = ["Recovery", "step"]
@@ -84,16 +85,12 @@ def _instead_of(name):
     return replace
 
 
-def _is_ours(group):
-    return dist.get_rank(group) >= 0 and dist.get_backend(group) == "lockstep"
-
-
 def _register():
     dist.Backend.register_backend("lockstep", _create, extended_api=True, devices=["cpu"])
 
     @_instead_of("monitored_barrier")
     def monitored_barrier(original, group=None, timeout=None, wait_all_ranks=False):
-        if dist.get_rank(group) < 0 or dist.get_backend(group) != "lockstep":
+        if cpu_backend(group) is None:
             return original(group, timeout, wait_all_ranks)
         group = group or dist.group.WORLD
         if timeout is None:
@@ -107,20 +104,23 @@ def _register():
         if not isinstance(p2p_op_list, list) or not all(isinstance(op, dist.P2POp) for op in p2p_op_list):
             return original(p2p_op_list)  # which says what is wrong
         # The operations start one after the other: what a receive writes must not be what a later send reads.
-        received = {op.tensor.untyped_storage().data_ptr() for op in p2p_op_list if op.op is dist.irecv and _is_ours(op.group)}
+        received = {op.tensor.untyped_storage().data_ptr() for op in p2p_op_list
+                    if op.op is dist.irecv and op.tensor.is_cpu and cpu_backend(op.group) is not None}
         return original([dist.P2POp(dist.isend, op.tensor.clone(), op.peer, op.group, op.tag)
                          if op.op is dist.isend and op.tensor.untyped_storage().data_ptr() in received else op for op in p2p_op_list])
 
     @_instead_of("_set_pg_timeout")
     def _set_pg_timeout(original, timeout, group=None):
-        if dist.get_rank(group) >= 0 and dist.get_backend(group) == "lockstep":
-            (group or dist.group.WORLD)._get_backend(torch.device("cpu")).set_timeout(timeout)
-        else:
+        backend = cpu_backend(group)
+        if backend is not None:
+            backend.set_timeout(timeout)
+        if backend is None or len((group or dist.group.WORLD)._device_types) > 1:
             original(timeout, group)
 
 
 if not hasattr(dist.Backend, "LOCKSTEP"):
     _register()
     watch.register(_C, _instead_of)
+    groups.register(_instead_of, recovery.give_up)
     # DDP's buckets then come from allocateTensor, in shared memory, and are reduced in place.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")

@@ -6,11 +6,13 @@ import gc
 import hashlib
 import logging
 import pickle
+import weakref
 
 import torch
 import torch.distributed as dist
 
 from lockstep import _C
+from lockstep.groups import cpu_backend
 
 _MOST_KEPT = 1 << 20  # bytes of a thing that is copied in every step
 _LONGEST_START = 600.0  # seconds: a new process may read its data for as long
@@ -58,11 +60,21 @@ def _tensors_of(module):
     return [*module.named_parameters(), *module.named_buffers()]
 
 
+def _takes_own_statistics(module):
+    return isinstance(module, torch.nn.modules.batchnorm._NormBase) and not isinstance(module, torch.nn.SyncBatchNorm)
+
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
 def _own_statistics(module):
     """(name, buffer) of the running statistics that each rank takes of its own batches."""
-    return [(f"{child_name}.{name}".lstrip("."), buffer) for child_name, child in module.named_modules()
-            if isinstance(child, torch.nn.modules.batchnorm._NormBase) and not isinstance(child, torch.nn.SyncBatchNorm)
-            for name, buffer in child.named_buffers(recurse=False) if name in ("running_mean", "running_var", "num_batches_tracked")]
+    return [(f"{child_name}.{name}".lstrip("."), buffer) for child_name, child in module.named_modules() if _takes_own_statistics(child)
+            for name, buffer in child.named_buffers(recurse=False) if name in _STATISTICS]
+
+
+def _place_of(tensor):
+    return tensor.data_ptr(), tensor.nbytes, tensor.is_cpu, tensor.is_contiguous()
 
 
 def _wrapped_modules():
@@ -89,15 +101,26 @@ class _Items:
                 raise TypeError(f'Recovery: "{name}" is a {type(thing).__qualname__}, which has no state_dict() and load_state_dict(); '
                                 "name modules, optimizers and things that have them")
         self._parameters = {parameter: None for module in self.modules.values() for parameter in module.parameters()}
-        self._buffers = list({buffer: None for module in self.modules.values() for buffer in module.buffers()})
-        self.statistics = list({buffer: None for module in self.modules.values() for _, buffer in _own_statistics(module)})
+        self._children = list({child: None for module in self.modules.values() for child in module.modules()})
+        self.statistics = self._find_statistics()
+        self._statistics_at = [_place_of(statistic) for statistic in self.statistics]
         self._is_writing = False
         for optimizer in self.optimizers.values():
             optimizer.register_step_pre_hook(self._note_writing)
-        self._kept_buffers, self._kept_options, self._kept_things, self._versions = [], [], {}, 0
+        self._kept_buffers, self._kept_options, self._kept_things, self._kept_probe = [], [], {}, 0
 
     def _note_writing(self, *_):
         self._is_writing = True
+
+    def _find_statistics(self):
+        return list({child._buffers[name]: None for child in self._children if _takes_own_statistics(child)
+                     for name in _STATISTICS if child._buffers.get(name) is not None})
+
+    def have_statistics_moved(self):
+        """Are running statistics of this rank's own batches elsewhere than at first? module.to() and the like make new tensors."""
+        now = self._find_statistics()
+        return (len(now) != len(self.statistics) or any(one is not other for one, other in zip(now, self.statistics))
+                or [_place_of(statistic) for statistic in now] != self._statistics_at)
 
     def names(self):
         return [*self.modules, *self.optimizers, *self.things]
@@ -130,7 +153,8 @@ class _Items:
         for name, module in self.modules.items():
             for parameter_name, parameter in module.named_parameters():
                 if parameter.requires_grad and parameter not in optimized:
-                    return f"parameter {parameter_name} of {name} is in no optimizer that Recovery was given"
+                    return (f"parameter {parameter_name} of {name} is in no optimizer that Recovery was given: name its optimizer, or call "
+                            "requires_grad_(False) if nothing trains it, as with an AveragedModel")
         for ddp in wrapped:
             if any(parameter not in self._parameters for parameter in ddp.parameters()):
                 return "a DistributedDataParallel wraps a module that Recovery was not given"
@@ -148,26 +172,36 @@ class _Items:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none=True)
 
-    def _version(self):
-        return sum(parameter._version for parameter in self._parameters)
+    def _probe(self):
+        """Of the weights: each one's version, and some of its elements, since writes through .data and .numpy() change no version."""
+        return _C.probe(list(self._parameters))
 
     def keep(self):
         """What restore() returns to is what holds now."""
-        self._kept_buffers = [buffer.detach().clone() for buffer in self._buffers]
+        kept = {}
+        self._kept_buffers = []
+        for child in self._children:
+            for name, buffer in child._buffers.items():
+                if buffer is not None and buffer not in kept:
+                    kept[buffer] = buffer.detach().clone()
+                self._kept_buffers.append((child._buffers, name, buffer, kept.get(buffer)))
         self._kept_options = [[{key: copy.deepcopy(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
                               for optimizer in self.optimizers.values()]
         self._kept_things = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.things.items()}
-        self._is_writing, self._versions = False, self._version()
+        self._is_writing, self._kept_probe = False, self._probe()
 
     def are_written(self):
         """Have weights been written since keep()?"""
-        return self._is_writing or self._version() != self._versions
+        return self._is_writing or self._probe() != self._kept_probe
 
     def restore(self):
         """Buffers, options of optimizers, and what is neither model nor optimizer."""
         with torch.no_grad():
-            for buffer, kept in zip(self._buffers, self._kept_buffers):
-                buffer.copy_(kept)
+            for buffers, name, buffer, values in self._kept_buffers:
+                if buffers[name] is not buffer:  # a forward has put another tensor in its place
+                    buffers[name] = buffer
+                if buffer is not None:
+                    buffer.copy_(values)
         for optimizer, kept_groups in zip(self.optimizers.values(), self._kept_options):
             for group, kept in zip(optimizer.param_groups, kept_groups):
                 group.update(copy.deepcopy(kept))
@@ -231,6 +265,7 @@ class Recovery:
     """
 
     _was_made = False  # one that replaces ranks
+    _that_replaces = None  # that one, or a reference to nothing
 
     def __init__(self, state, seed=0):
         self._items = _Items(dict(state))
@@ -238,7 +273,7 @@ class Recovery:
         self._is_new = self._is_asked = False
         self._wrapped = []
         self._healing = None
-        if not dist.is_initialized() or dist.get_backend() != "lockstep":
+        if not dist.is_initialized() or cpu_backend() is None:
             return
         healing = _C.make_healing()
         if healing is None:
@@ -246,6 +281,7 @@ class Recovery:
                 _warn("Recovery: only the first one of a program replaces ranks that die")
             return
         Recovery._was_made = True
+        Recovery._that_replaces = weakref.ref(self)
         wrapped = _wrapped_modules()
         problem = self._items.problem(wrapped)
         if healing.is_new():
@@ -278,7 +314,14 @@ class Recovery:
             self._heal({"new": False, "steps": 0, "holds": _BEFORE})
 
     def _keep_own(self):
-        self._healing.keep_own([(buffer.data_ptr(), buffer.numel() * buffer.element_size()) for buffer in self._items.statistics])
+        self._healing.keep_own(self._items.statistics)
+
+    def _check_own(self):
+        """They are copied from where they were at first."""
+        if not self._items.have_statistics_moved():
+            return
+        raise RuntimeError("Recovery: running statistics of a BatchNorm are another tensor than when Recovery was made: convert or move a "
+                           "module, and replace its buffers, before Recovery")
 
     def steps(self):
         """Steps that have ended, those before this process took the place of another one too. Those that have failed do not count."""
@@ -288,7 +331,10 @@ class Recovery:
     def close(self):
         """From here on a rank that dies ends the job."""
         if self._healing is not None:
-            _C.end_healing(self._healing)
+            self._end_healing()
+
+    def _end_healing(self):
+        _C.end_healing(self._healing)
         self._healing = None
 
     def __enter__(self):
@@ -307,6 +353,7 @@ class Recovery:
             try:
                 self._begin()
                 body()
+                self._check_end()
                 has_ended = True
                 self._commit()
                 return
@@ -321,6 +368,7 @@ class Recovery:
     def _begin(self):
         self._items.drop_gradients()
         if self._healing is not None:
+            self._check_own()
             self._items.keep()
             is_power_of_two = self._steps > 0 and self._steps & (self._steps - 1) == 0
             if is_power_of_two and self._compared_at != self._steps:
@@ -329,6 +377,15 @@ class Recovery:
             self._healing.begin(self._steps)
         rank = dist.get_rank() if dist.is_initialized() else 0
         torch.manual_seed(_C.seed_of_step(self._seed, rank, self._steps))
+
+    def _check_end(self):
+        """A body that catches the error of a collective has skipped what comes behind it."""
+        if self._healing is None:
+            return
+        if self._healing.has_failed():
+            raise RuntimeError("step(recovery, ...): a collective of this step has failed, but the body has caught its error: let it leave the "
+                               "body, which is called again if a rank was replaced")
+        self._check_own()
 
     def _commit(self):
         self._steps += 1
@@ -347,8 +404,7 @@ class Recovery:
                 _warn(f"Recovery: ranks that die are not replaced from here on: {name} differs between rank 0 and rank {rank} after step "
                       f"{self._steps}")
                 self._healing.set_healable(False)
-                _C.end_healing(self._healing)
-                self._healing = None
+                self._end_healing()
                 return
 
     def _heal(self, own):
@@ -409,6 +465,15 @@ def step(recovery, body):
     (seed, rank, step). If a rank dies, `body` may be called again, after a state in which it has not been called. An exception that
     leaves `body` leaves step(), too; other ranks are not told of it."""
     recovery._run(body)
+
+
+def give_up(why, speaker):
+    """From here on a rank that dies ends the job. speaker: the rank that says so."""
+    recovery = Recovery._that_replaces and Recovery._that_replaces()
+    if recovery is not None and recovery._healing is not None:
+        recovery._end_healing()
+    if dist.get_rank() == speaker:
+        logging.getLogger("lockstep").warning(f"Recovery: ranks that die are not replaced from here on: {why}")
 
 
 def _is_stateless(hook):

@@ -77,7 +77,8 @@ class Backend(unittest.TestCase):
     @functools.cache
     def two_ranks(cls):
         return python_ranks(2, "collectives", "averages_of_integers", "overlapping_tensors", "messages_to_oneself", "ddp", "timeouts",
-                            "monitored_barriers", "resized_buckets", "profiled", "twice", "futures_and_threads", "trained", "trained_on_gloo", TRAINED=cls.folder)
+                            "monitored_barriers", "named_for_a_device", "resized_buckets", "profiled", "twice", "futures_and_threads", "trained",
+                            "trained_on_gloo", TRAINED=cls.folder)
 
     @classmethod
     @functools.cache
@@ -125,6 +126,9 @@ class Backend(unittest.TestCase):
 
     def test_monitored_barriers(self):
         self.passes(self.two_ranks(), "monitored_barriers")
+
+    def test_the_name_for_a_device(self):
+        self.passes(self.two_ranks(), "named_for_a_device")
 
     def test_buckets_that_a_hook_resizes(self):
         self.passes(self.two_ranks(), "resized_buckets")

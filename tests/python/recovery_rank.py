@@ -3,10 +3,13 @@ spaces between, each once (a file in HEAL_DIR remembers). PLACE: data, forward, 
 (two steps). HOW: a signal's number, or exit, or raise. Only in the first training a rank can be replaced. An argument is words with "+"
 between, or "plain": batch_norm (statistics are sent around), own_batch_norm (each rank keeps its own), a communication hook (fp16,
 built_in, power), loader (a DataLoader with two worker processes), twice (another Recovery is made, too), accumulate (two passes a step),
-slow (rank 1 takes its time in Recovery's constructor).
+slow (rank 1 takes its time in Recovery's constructor), swallow (the body catches what a backward throws), gloo_before (a group of Gloo is
+made before Recovery), late (a group after it). HEAL_BACKEND: that of the job, "lockstep" where it is not set.
 Where HEAL_EVENTS names lockrun's event log, a death waits until a spare waits. After a training each rank prints
 "ARGUMENT: rank R: steps S hash H began N"."""
 
+import contextlib
+import datetime
 import hashlib
 import json
 import os
@@ -105,9 +108,12 @@ def train(name):
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
     if "slow" in words and rank == 1:
         make_slow()
+    if "gloo_before" in words:
+        dist.new_group(backend="gloo")
     recovery = lockstep.Recovery({"model": ddp, "optimizer": optimizer, "scheduler": scheduler}, seed=3)
     if "twice" in words:
         lockstep.Recovery({"model": ddp, "optimizer": optimizer}).close()
+    group = dist.new_group(timeout=datetime.timedelta(seconds=60)) if "late" in words else None
     began_at = recovery.steps()
     batches = iter(())
     if "loader" in words:
@@ -128,11 +134,19 @@ def train(name):
                 with ddp.no_sync():
                     torch.nn.functional.mse_loss(ddp(x * 0.5), torch.cos(x[:, :4])).backward()
             loss = torch.nn.functional.mse_loss(ddp(x), torch.cos(x[:, :4]))
-            loss.backward()
+            went_well = False
+            with contextlib.suppress(RuntimeError) if "swallow" in words else contextlib.nullcontext():
+                loss.backward()
+                went_well = True
             die(rank, step, "before")
-            optimizer.step()
-            die(rank, step, "after")
-            scheduler.step()
+            if group is not None:
+                told = torch.tensor(float(step))
+                dist.broadcast(told, 0, group=group)
+                assert told == step, told
+            if went_well:
+                optimizer.step()
+                die(rank, step, "after")
+                scheduler.step()
 
         lockstep.step(recovery, body)
     recovery.close()
@@ -142,6 +156,6 @@ def train(name):
     print(f"{name}: rank {rank}: steps {recovery.steps()} hash {digest.hexdigest()[:16]} began {began_at}", flush=True)
 
 
-dist.init_process_group("lockstep")
+dist.init_process_group(os.environ.get("HEAL_BACKEND", "lockstep"))
 for argument in sys.argv[1:]:
     train(argument)
