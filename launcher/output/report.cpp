@@ -56,7 +56,8 @@ std::string fate(const WorkerResult& worker, const WorkerResult& first) {
 
 bool is_error_of(const WorkerResult& worker, std::initializer_list<std::string_view> types) {
   return std::any_of(types.begin(), types.end(), [&](std::string_view type) {
-    return worker.error_message.starts_with(type) && worker.error_message.substr(type.size()).starts_with(": ");
+    return worker.error_message.starts_with(type) &&
+           worker.error_message.substr(type.size()).starts_with(": ");
   });
 }
 

@@ -93,7 +93,7 @@ struct Library {
         check(ucp_config_modify(config, name, value.c_str()), name);
       };
       modify("TLS", "^self,sm,posix,sysv,cma,xpmem");  // the others are on other machines
-      modify("RNDV_THRESH", "inf");               // one trip, not three
+      modify("RNDV_THRESH", "inf");                    // one trip, not three
       // Otherwise a flush asks the other machines for an answer if not all is quiet (two that connect at once have a second
       // connection for a moment), and they answer only while they wait for something themselves.
       modify("FLUSH_WORKER_EPS", "n");
