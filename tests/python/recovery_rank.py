@@ -109,7 +109,7 @@ def train(name):
     if "slow" in words and rank == 1:
         make_slow()
     if "gloo_before" in words:
-        dist.new_group(backend="gloo")
+        dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=40))
     recovery = lockstep.Recovery({"model": ddp, "optimizer": optimizer, "scheduler": scheduler}, seed=3)
     if "twice" in words:
         lockstep.Recovery({"model": ddp, "optimizer": optimizer}).close()
