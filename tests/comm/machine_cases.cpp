@@ -2,12 +2,14 @@
 #include <ATen/ops/full.h>
 
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/joining/machines.h"
+#include "lockstep/comm/parts.h"
 #include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
@@ -70,6 +72,45 @@ TEST(Machines, SubgroupsOfUnequalSizesAreOneErrorOnAll) {
       [&] { world.new_subgroups(world.local_world_size()); },
       "new_subgroups: every rank must give the same size, but rank 0 gave " + sizes.front());
   world.barrier();
+}
+
+/// LibTorch's barrier counts its tags from 0, on the engine that carries messages between machines.
+TEST(Machines, AMonitoredBarrierMeetsNoMessageThatIsUnderWay) {
+  const World world = lockstep::testing::world();
+  ONLY_IF(world.backend_name() == "lockstep" && world.size() > 1);
+  const int last = world.size() - 1;
+  // The first bytes of a message come in its header, the others apart.
+  for (const int64_t count : {1, 1018, 5000}) {
+    std::vector<std::shared_ptr<Work>> sent;
+    for (int tag = 0; world.rank() == last && tag < 4; ++tag)
+      sent.push_back(world.isend(at::full({count}, tag + 1, at::kInt), 0, {.tag = tag}));
+    for (int i = 0; i < 3; ++i) world.monitored_barrier();
+    for (int tag = 0; world.rank() == 0 && tag < 4; ++tag) {
+      const auto received = at::full({count}, -1, at::kInt);
+      world.recv(received, last, {.tag = tag});
+      CHECK_TRUE(received.eq(tag + 1).all().item<bool>());
+    }
+    for (const auto& work : sent) work->wait();
+    world.barrier();
+  }
+}
+
+TEST(Machines, MemoryInCommonIsMadeAfterWhatWasStartedBefore) {
+  const World world = lockstep::testing::world();
+  ONLY_IF(world.backend_name() == "lockstep");
+  std::vector<at::Tensor> sums;
+  std::vector<std::shared_ptr<Work>> works;
+  for (int i = 0; i < 5; ++i) {
+    sums.push_back(at::full({200000}, (world.rank() + 1) * (i + 1), at::kInt));
+    works.push_back(world.all_reduce_async(sums.back()));
+  }
+  const at::Tensor common = lockstep::detail::empty_common(world, {1000}, at::kLong);
+  CHECK_TRUE(common.numel() == 1000);
+  for (size_t i = 0; i < works.size(); ++i) {
+    works[i]->wait();
+    CHECK_TRUE(
+        sums[i].eq(world.size() * (world.size() + 1) / 2 * static_cast<int>(i + 1)).all().item<bool>());
+  }
 }
 
 }  // namespace

@@ -349,6 +349,7 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
   }
   at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
     process_.check(rank());
+    state_->drain(timeout_);  // what a leader has queued comes first on its machine too
     return state_->local().empty_common(sizes, dtype);
   }
 

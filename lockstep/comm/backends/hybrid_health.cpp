@@ -40,8 +40,12 @@ HybridHealth::HybridHealth(HybridRanks ranks, std::shared_ptr<Impl> local, Hybri
     : ranks_(std::move(ranks)),
       local_(std::move(local)),
       control_(std::move(control)),
-      stop_wire_(std::move(stop_wire)),
-      watch_(std::make_unique<uplink::Control::Watch>(control_.control, [this] { take_news(); })) {
+      stop_wire_(std::move(stop_wire)) {
+  watch();
+}
+
+void HybridHealth::watch() {
+  watch_ = std::make_unique<uplink::Control::Watch>(control_.control, [this] { take_news(); });
   take_news();  // that came before
 }
 
@@ -212,7 +216,7 @@ void HybridHealth::renew() {
     failure_ = nullptr;
     last_.clear();
   }
-  take_news();  // of those that have renewed it earlier
+  watch();  // there may be news of those that have renewed it earlier
 }
 
 }  // namespace lockstep::backends

@@ -40,7 +40,8 @@ class HybridHealth {
   HybridHealth(HybridRanks ranks, std::shared_ptr<Impl> local, HybridControl control,
                std::function<void()> stop_wire);
   HybridHealth(const HybridHealth&) = delete;
-  /// From now on hears nothing of the others: what is to be stopped goes.
+  /// Until renew() hears nothing of the others: what is to be stopped goes, or is cleared. Waits for what it does about news that
+  /// it has heard.
   void ignore_news() { watch_.reset(); }
   const HybridControl& control() const { return control_; }
 
@@ -92,6 +93,7 @@ class HybridHealth {
   void publish(const std::string& failure) const;
   std::exception_ptr settle(const std::exception_ptr& failure);
   void take_news() noexcept;
+  void watch();
 
   HybridRanks ranks_;
   std::shared_ptr<Impl> local_;

@@ -28,9 +28,10 @@ using Milliseconds = HybridMessages::Milliseconds;
 using OptionalWait = std::optional<Milliseconds>;
 
 constexpr int kAnyRank = -1;
-/// Headers have this tag; what follows one has another, which the header's number gives it.
-constexpr int kHeaderTag = 0;
-constexpr uint64_t kTagsOfRests = uint64_t{1} << 30;
+/// Headers have this tag; what follows one has another, which the header's number gives it. The lower half of the tags is
+/// LibTorch's: its monitoredBarrier sends by the same engine, and counts from 0.
+constexpr int kHeaderTag = 1 << 30;
+constexpr uint64_t kTagsOfRests = (uint64_t{1} << 30) - 1;
 constexpr size_t kHeaderRoom = 4096;
 /// Messages that nobody has asked for, and of which this process takes the headers all the same.
 constexpr size_t kMostUnasked = 1024;
@@ -47,7 +48,7 @@ struct MessageHeader {
 static_assert(sizeof(MessageHeader) == kHeaderRoom);
 
 int find_tag_of_rest(const MessageHeader& header) {
-  return 1 + static_cast<int>(header.number % kTagsOfRests);
+  return kHeaderTag + 1 + static_cast<int>(header.number % kTagsOfRests);
 }
 
 /// Memory of a tensor, which the buffer keeps.

@@ -102,6 +102,9 @@ void HybridState::interrupt(const std::string& why) noexcept {
 }
 
 void HybridState::clear() {
+  // The thread of the control connections may still tell the others of the failure that this rank has met: it must not break
+  // what is renewed.
+  health_.ignore_news();
   // What it runs works in memory that is about to have other uses; all of its waits have ended.
   if (!queue_.drain(kWaitToClear)) {
     throw CommError(fmt::format("rank {}: an operation that was interrupted has not ended within {} s", rank_,
@@ -112,13 +115,13 @@ void HybridState::clear() {
 }
 
 void HybridState::renew(std::unique_ptr<uplink::Wire> wire) {
+  messages_.renew();  // first: its thread uses the engine that `flat_` renews
   local_->renew();
   flat_->renew();
   {
     const base::LockGuard lock(stopping_);
     wire_ = std::move(wire);
   }
-  messages_.renew();
   health_.renew();
 }
 
