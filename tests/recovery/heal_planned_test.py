@@ -214,6 +214,7 @@ class HealPlannedTest(unittest.TestCase):
         def of(process):
             found = pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()
             return [*found, *(below for child in found for below in of(child))]
+
         def look():
             try:
                 return [int(pid) for pid in of(self.jobs[number].pid) if os.readlink(f"/proc/{pid}/exe") == str(PROGRAM.resolve())]
