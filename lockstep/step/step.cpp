@@ -160,7 +160,6 @@ class Step::UnderWay final : public detail::StepUnderWay {
   bool is_interrupted() const;
   bool meet_those_that_failed();
   void look_around(StepControl::Place place, std::chrono::milliseconds waited, Work* meeting);
-  std::optional<std::pair<int, const char*>> find_rank_ahead(std::chrono::milliseconds waited);
   void learn();
   void restore();
   void for_each_replicated(const std::function<void(StepMember&)>& call) const;
@@ -335,33 +334,35 @@ namespace {
 /// Before that a rank that does things in another order may still come, and a thread beside the step's may use its group.
 constexpr std::chrono::milliseconds kPatience{1000};
 
-}  // namespace
-
-/// A rank that waits for this one, and in what.
-std::optional<std::pair<int, const char*>> Step::UnderWay::find_rank_ahead(std::chrono::milliseconds waited) {
+/// A rank that waits for this one, and in what. `meeting`: the group in which the ranks of the step meet.
+std::optional<std::pair<int, const char*>> find_rank_that_waits(const ProcessGroup& step,
+                                                                const ProcessGroup& meeting,
+                                                                std::chrono::milliseconds waited) {
   std::optional<int> ahead;
   for_each_step_member([&](StepMember& member) {
     for (const ProcessGroup& group : member.own_groups()) {
-      if (!ahead) ahead = lockstep::find_rank_ahead(group_, group);
+      if (!ahead) ahead = find_rank_ahead(step, group);
     }
   });
   const char* what = "a forward or backward that this rank has not made";
   if (!ahead && waited >= kPatience) {
-    ahead = lockstep::find_rank_ahead(group_, group_);
+    ahead = find_rank_ahead(step, step);
     what = "a collective that this rank has not called";
   }
   if (!ahead && waited >= detail::patience_with_other_groups.load()) {
-    ahead = find_rank_ahead_elsewhere(group_, control_->group());
+    ahead = find_rank_ahead_elsewhere(step, meeting);
     what = "a collective of another process group that this rank has not called";
   }
   if (!ahead) return std::nullopt;
   return std::pair(*ahead, what);
 }
 
+}  // namespace
+
 /// Does this rank wait for one that waits for it? Then it has left out what the other one is in.
 void Step::UnderWay::look_around(StepControl::Place place, std::chrono::milliseconds waited, Work* meeting) {
   if (has_failed_ || !control_ || (place != StepControl::Place::end && waited < kPatience)) return;
-  const auto ahead = find_rank_ahead(waited);
+  const auto ahead = find_rank_that_waits(group_, control_->group(), waited);
   // Who has ended this meeting may be in what follows it. In one memory it can end here too, then.
   if (!ahead || (meeting != nullptr && meeting->is_completed())) {
     seen_ahead_.reset();
