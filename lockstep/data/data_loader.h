@@ -53,8 +53,8 @@ std::vector<int64_t> indices_now(const Dataset& dataset, const S& sampler) {
 ///
 /// With workers the dataset's collate runs on several threads at once, at most num_workers x prefetch_factor
 /// batches ahead, from the first batch of the pass on. Random numbers of LibTorch's default generator are then drawn in no
-/// fixed order: seed a generator in collate by (seed, epoch, sample), with random_key(). An exception in collate is rethrown by next() at its batch; the call after that goes on with
-/// the next batch. The destructor stops and joins the workers, also in the middle; it waits for the calls of
+/// fixed order: seed a generator in collate by (seed, epoch, sample), with random_key(). An exception in collate is
+/// rethrown by next() at its batch; the call after that goes on with the next batch. The destructor stops and joins the workers, also in the middle; it waits for the calls of
 /// collate that are running. A DataLoader is for one thread at a time. One that was moved from can only be assigned
 /// to or destroyed.
 class DataLoader {

@@ -188,26 +188,23 @@ class HealPlannedTest(unittest.TestCase):
         self.finish(*[-KILL if number == lost else 75 for number in range(3)])
         self.goes_on(file, flags, machines=2, ranks=1)
 
-    def test_a_signal_on_one_machine(self):
-        file = self.train("alone")
+    def meets_a_replacement(self, name, number):
+        """On one machine: a signal that asks the ranks to save comes while a rank is replaced."""
+        file = self.train(name)
         self.start(file, ["--standalone"], ranks=2)
         self.wait_for_new_process()
-        self.jobs[0].send_signal(signal.SIGTERM)
-        self.wait_until_said(0, "SIGTERM received; a rank is just being replaced, so it is passed on when it is back")
+        self.jobs[0].send_signal(number)
+        self.wait_until_said(0, f"{number.name} received; a rank is just being replaced, so it is passed on when it is back")
         (self.folder / "go").touch()
         self.finish(75)
         self.goes_on(file, ["--standalone"], machines=1, ranks=2)
 
+    def test_a_signal_on_one_machine(self):
+        self.meets_a_replacement("alone", signal.SIGTERM)
+
     def test_a_signal_that_is_passed_on(self):
-        """It asks the ranks to save, too; a new process has no handler yet."""
-        file = self.train("passed")
-        self.start(file, ["--standalone"], ranks=2)
-        self.wait_for_new_process()
-        self.jobs[0].send_signal(signal.SIGUSR1)
-        self.wait_until_said(0, "SIGUSR1 received; a rank is just being replaced, so it is passed on when it is back")
-        (self.folder / "go").touch()
-        self.finish(75)
-        self.goes_on(file, ["--standalone"], machines=1, ranks=2)
+        """A new process has no handler of it yet."""
+        self.meets_a_replacement("passed", signal.SIGUSR1)
 
     def ranks(self, number=0):
         """The pids of a lockrun's, in the order of their start."""
