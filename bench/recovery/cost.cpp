@@ -1,6 +1,9 @@
 // What it costs that ranks which die can be replaced, in turns in one job under lockrun --max-replacements.
 //
-//   recovery_cost MODEL ROUNDS STEPS     MODEL: toy, resnet18; rank 0 prints JSON: seconds of a step by round
+//   recovery_cost MODEL ROUNDS STEPS     MODEL: toy, resnet18, resnet18-read; rank 0 prints JSON: seconds of a step by round
+//
+// "resnet18-read": steps that only read ResNet-18's weights. What a step adds is the same as with a whole step, and is not
+// hidden by the noise of one that is a hundred times as long.
 //
 // "step": step(world, ...); "seeded": step(recovery, ...) of a Recovery that replaces nobody, as without --max-replacements;
 // "healable": that of one that does.
@@ -10,7 +13,9 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/modules/linear.h>
@@ -41,16 +46,24 @@ using benchmarks::ResNet18;
 using benchmarks::timed;
 using benchmarks::Toy;
 
+enum class Body { train, read_weights };
+
 template <class Model, class Loss>
 void run(const World& world, Model model, const Loss& loss, const torch::optim::SGDOptions& options,
-         int rounds, int steps) {
+         int rounds, int steps, Body kind = Body::train) {
   DistributedDataParallel ddp(model);
   FusedSGD optimizer(model->parameters(), options);
-  const auto body = [&] {
+  const auto train = [&] {
     optimizer.zero_grad();
     loss(ddp).backward();
     optimizer.step();
   };
+  const auto read = [&] {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : model->parameters()) parameter.sum();
+  };
+  bool is_warm = false;  // the optimizer has its state
+  const auto body = [&] { kind == Body::train || !is_warm ? train() : read(); };
   if (!lockstep::detail::can_replace_ranks())
     throw Error("recovery_cost: start it with lockrun --max-replacements 1");
   // Only the first one of a program replaces ranks.
@@ -62,6 +75,7 @@ void run(const World& world, Model model, const Loss& loss, const torch::optim::
       {"healable", [&] { lockstep::step(healable, body); }}};
   std::map<std::string, std::vector<double>> times;
   for (const auto& [name, step] : kinds) timed(world, std::max(steps / 10, 2), step);
+  is_warm = true;
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < kinds.size(); ++i) {  // who comes first changes from round to round
       const auto& [name, step] = kinds[(i + static_cast<size_t>(round)) % kinds.size()];
@@ -84,13 +98,16 @@ void run(const std::string& model, int rounds, int steps) {
         world, Toy(), [&](auto& call) { return at::mse_loss(call(x), y); }, torch::optim::SGDOptions(0.001),
         rounds, steps);
   }
-  if (model != "resnet18")
-    throw ValueError("recovery_cost: the model " + model + " is unknown; there are toy and resnet18");
+  if (model != "resnet18" && model != "resnet18-read") {
+    throw ValueError("recovery_cost: the model " + model +
+                     " is unknown; there are toy, resnet18 and resnet18-read");
+  }
   const auto inputs = ResNet18::inputs(16);
   const at::Tensor labels = at::randint(2, {16}, at::kLong);
   run(
       world, ResNet18::make(), [&](auto& call) { return at::cross_entropy_loss(call(inputs), labels); },
-      torch::optim::SGDOptions(0.001).momentum(0.9), rounds, steps);
+      torch::optim::SGDOptions(0.001).momentum(0.9), rounds, steps,
+      model == "resnet18" ? Body::train : Body::read_weights);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "lockstep/recovery/tensor_probe.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace lockstep::detail {
 
@@ -10,23 +9,17 @@ bool is_plain(const at::Tensor& tensor) {
          tensor.is_non_overlapping_and_dense();
 }
 
-uint64_t bits_at(const at::Tensor& tensor, size_t place) {
-  const auto element = static_cast<size_t>(tensor.element_size());
-  uint64_t bits = 0;
-  std::memcpy(&bits, static_cast<const std::byte*>(tensor.const_data_ptr()) + place * element,
-              std::min(element, sizeof bits));
-  return bits;
-}
-
-size_t spread(const at::Tensor& tensor, size_t i, size_t wanted) {
-  return (static_cast<size_t>(tensor.numel()) - 1) * i / std::max<size_t>(wanted - 1, 1);
-}
+Elements::Elements(const at::Tensor& tensor)
+    : data_(static_cast<const std::byte*>(tensor.const_data_ptr())),
+      element_(static_cast<size_t>(tensor.element_size())),
+      count_(static_cast<size_t>(tensor.numel())),
+      probed_(std::min(kProbedElements, count_)) {}
 
 uint64_t probe_of(const at::Tensor& tensor) {
   uint64_t probe = tensor._version();
   if (!is_plain(tensor)) return probe;
-  const size_t wanted = std::min(kProbedElements, static_cast<size_t>(tensor.numel()));
-  for (size_t i = 0; i < wanted; ++i) probe = mix(probe, bits_at(tensor, spread(tensor, i, wanted)));
+  const Elements elements(tensor);
+  for (size_t i = 0; i < elements.probed(); ++i) probe = mix(probe, elements.bits(elements.place(i)));
   return probe;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace lockstep::detail {
@@ -20,11 +21,38 @@ inline uint64_t mix(uint64_t hash, uint64_t value) {
 /// Can its elements be looked at where they lie?
 bool is_plain(const at::Tensor& tensor);
 
-/// Those of one element of a plain tensor.
-uint64_t bits_at(const at::Tensor& tensor, size_t place);
+/// The elements of a plain tensor. Looked at in every step: nothing here calls or divides by what the compiler does not know.
+class Elements {
+ public:
+  explicit Elements(const at::Tensor& tensor);
+  size_t size() const { return count_; }
+  /// So many are looked at.
+  size_t probed() const { return probed_; }
+  /// The `i`-th of the probed() places, spread over all elements.
+  size_t place(size_t i) const {
+    return probed_ == kProbedElements ? (count_ - 1) * i / (kProbedElements - 1) : i;
+  }
+  /// The first 8 bytes of the element at `place`, at most.
+  uint64_t bits(size_t place) const {
+    const std::byte* const at = data_ + place * element_;
+    switch (element_) {
+      case 1: return read<uint8_t>(at);
+      case 2: return read<uint16_t>(at);
+      case 4: return read<uint32_t>(at);
+      default: return read<uint64_t>(at);
+    }
+  }
 
-/// The `i`-th of `wanted` places, spread over all elements.
-size_t spread(const at::Tensor& tensor, size_t i, size_t wanted);
+ private:
+  template <class Bits>
+  static uint64_t read(const std::byte* at) {
+    Bits bits{};
+    std::memcpy(&bits, at, sizeof bits);
+    return bits;
+  }
+  const std::byte* data_;
+  size_t element_, count_, probed_;
+};
 
 /// Some elements of `tensor`, and its version, which writes through .data leave alone.
 uint64_t probe_of(const at::Tensor& tensor);

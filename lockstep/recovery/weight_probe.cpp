@@ -86,20 +86,20 @@ void WeightProbe::note_gradients() {
     Noted& places = noted_[which];
     if (std::exchange(places.is_noted, true)) continue;
     places.count = 0;
+    const Elements gradients(gradient), weights(parameter);
     const auto add = [&](size_t place) {
       places.places[places.count] = place;
-      places.bits[places.count++] = bits_at(parameter, place);
+      places.bits[places.count++] = weights.bits(place);
     };
-    const size_t wanted = std::min(kProbedElements, static_cast<size_t>(gradient.numel()));
-    for (size_t i = 0; i < wanted; ++i) {
-      const size_t place = spread(gradient, i, wanted);
-      if (bits_at(gradient, place) != 0) add(place);
+    for (size_t i = 0; i < gradients.probed(); ++i) {
+      const size_t place = gradients.place(i);
+      if (gradients.bits(place) != 0) add(place);
     }
     if (places.count > 0) continue;
     const size_t first = find_first(gradient);
-    const size_t end = std::min(first + kProbedElements, static_cast<size_t>(gradient.numel()));
+    const size_t end = std::min(first + kProbedElements, gradients.size());
     for (size_t place = first; place < end; ++place) {
-      if (bits_at(gradient, place) != 0) add(place);
+      if (gradients.bits(place) != 0) add(place);
     }
   }
 }
@@ -109,9 +109,10 @@ bool WeightProbe::is_noted_written(bool with_divided) const {
     const at::Tensor& parameter = stateless_[which];
     const Noted& noted = noted_[which];
     if (!noted.is_noted || !is_plain(parameter) || (is_divided(parameter) && !with_divided)) continue;
+    const Elements weights(parameter);
     for (size_t i = 0; i < noted.count; ++i) {
-      const bool is_there = noted.places[i] < static_cast<size_t>(parameter.numel());
-      if (!is_there || bits_at(parameter, noted.places[i]) != noted.bits[i]) return true;
+      const bool is_there = noted.places[i] < weights.size();
+      if (!is_there || weights.bits(noted.places[i]) != noted.bits[i]) return true;
     }
   }
   return false;
