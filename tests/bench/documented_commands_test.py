@@ -27,7 +27,7 @@ PAGES = ("README.md", "docs/performance.md", *(f"docs/performance/{path.name}" f
 # The programs of benchmarks that only their commands build.
 TARGETS = ("activation_checkpoint_cost", "checkpoint_cost", "memory_rank", "data_parallel_cost", "logical_ranks_cost",
            "replica_check_cost", "trainer_overhead", "translation_decode", "vision_batches", "tracking_cost", "step_cost", "messages",
-           "lockstep_python", "bert_nli", "bert_classify", "resnet_ddp", "translate", "lockrun", "lockstep", "lockstep-bench-rank",
+           "lockstep_python", "bert_nli", "bert_classify", "recovery_cost", "resnet_ddp", "translate", "lockrun", "lockstep", "lockstep-bench-rank",
            "lockstep-bench-ddp-rank", "lockstep-bench-optimizer-rank")
 
 
@@ -165,6 +165,8 @@ COMMANDS = {
     "scripts/build release lockrun bert_recovery lockstep_python": PREPARES,
     ".venv/bin/python bench/recovery/run --kills 12 --table docs/results/recovery.json":
         Run("{python} bench/recovery/run --kills 1 --table {out}/recovery.json --only 'max-replacements, Python'", same_flags=False),
+    "scripts/build release lockrun recovery_cost": PREPARES,
+    "bench/recovery/cost --rounds 120": Run("bench/recovery/cost --rounds 1 --steps 2 --models toy resnet18-read"),
     ".venv/bin/python bench/launch/membership --rounds 3": Run("{python} bench/launch/membership --rounds 1 --only 5 --launchers lockrun"),
     "scripts/build release vision_batches": PREPARES,
     "python3 zoo/datasets/icons32.py --output-dir .data/icons32": Elsewhere("tests/zoo_datasets/icons32_test.py", "icons32"),
