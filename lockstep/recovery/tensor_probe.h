@@ -36,10 +36,14 @@ class Elements {
   uint64_t bits(size_t place) const {
     const std::byte* const at = data_ + place * element_;
     switch (element_) {
-      case 1: return read<uint8_t>(at);
-      case 2: return read<uint16_t>(at);
-      case 4: return read<uint32_t>(at);
-      default: return read<uint64_t>(at);
+      case 1:
+        return read<uint8_t>(at);
+      case 2:
+        return read<uint16_t>(at);
+      case 4:
+        return read<uint32_t>(at);
+      default:
+        return read<uint64_t>(at);
     }
   }
 
