@@ -1,6 +1,7 @@
 #include "lockstep/comm/process_group.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -225,6 +226,25 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
   algorithms::all_reduce(impl(), algorithm, prepared.outputs.front(), options.op, machines_of(global_ranks()),
                          timeout);
   copy_all(prepared.copies);
+}
+
+void detail::refuse_integer(const std::string& number) {
+  throw ValueError(
+      fmt::format("all_reduce: the integer {} does not fit: use a wider type, or a double", number));
+}
+
+double ProcessGroup::combine(double number, const AllReduceOptions& options) const {
+  const at::Tensor tensor = at::full({}, number, at::kDouble);
+  all_reduce(tensor, options);
+  return *tensor.const_data_ptr<double>();
+}
+
+int64_t ProcessGroup::combine(int64_t number, const AllReduceOptions& options) const {
+  if (options.op == ReduceOp::AVG)
+    throw ValueError("all_reduce: the average of integers is no integer: pass a double");
+  const at::Tensor tensor = at::full({}, number, at::kLong);
+  all_reduce(tensor, options);
+  return *tensor.const_data_ptr<int64_t>();
 }
 
 WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOptions options) const {

@@ -5,9 +5,12 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/types.h"
@@ -18,6 +21,17 @@ class Backend;
 }
 
 namespace lockstep {
+
+namespace detail {
+[[noreturn]] void refuse_integer(const std::string& number);
+
+/// `number` as a `To`; ValueError where it does not fit.
+template <class To, class From>
+To checked_integer(From number) {
+  if (!std::in_range<To>(number)) refuse_integer(std::to_string(number));
+  return static_cast<To>(number);
+}
+}  // namespace detail
 
 /// Options of all_reduce.
 struct AllReduceOptions {
@@ -166,6 +180,19 @@ class ProcessGroup {
   void all_reduce(const at::Tensor& tensor, AllReduceOptions options = {}) const;
   /// all_reduce() without blocking.
   WorkPtr all_reduce_async(const at::Tensor& tensor, AllReduceOptions options = {}) const;
+  /// Combines a number of all ranks, in place: a loss, a count. All ranks pass the same type; `Number` is float, double or an
+  /// integer type. Computed as a tensor of float64 or int64; throws ValueError for an integer that does not fit into int64, and
+  /// for a result that does not fit into `Number`. AVG needs a floating-point number. Blocks.
+  template <class Number>
+  requires(std::is_arithmetic_v<Number> &&
+           !std::is_same_v<Number, bool>) void all_reduce(Number& number,
+                                                          const AllReduceOptions& options = {}) const {
+    if constexpr (std::is_floating_point_v<Number>) {
+      number = static_cast<Number>(combine(static_cast<double>(number), options));
+    } else {
+      number = detail::checked_integer<Number>(combine(detail::checked_integer<int64_t>(number), options));
+    }
+  }
   /// Works like all_reduce() on several tensors, of any shapes and dtypes, in flight together.
   void all_reduce_coalesced(const TensorList& tensors, AllReduceOptions options = {}) const;
   /// all_reduce_coalesced() without blocking.
@@ -316,6 +343,8 @@ class ProcessGroup {
   };
   explicit ProcessGroup(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
   [[noreturn]] void refuse() const;
+  double combine(double number, const AllReduceOptions& options) const;
+  int64_t combine(int64_t number, const AllReduceOptions& options) const;
   std::string next_name() const;
   std::shared_ptr<Handle> handle_;
 };

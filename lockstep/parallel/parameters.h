@@ -56,7 +56,7 @@ const torch::nn::Module* pointer_to_module(const M& module) {
   } else if constexpr (requires { module.get(); }) {
     return module.get();
   } else {
-    return module.operator->();
+    return pointer_to_module(module.module());
   }
 }
 

@@ -18,7 +18,10 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <cmath>
+#include <cstdint>
 #include <limits>
+#include <string>
 #include <thread>
 
 #include "lockstep/base/error.h"
@@ -101,6 +104,41 @@ TEST(Collectives, AllReduce) {
       }
     }
   }
+}
+
+TEST(Collectives, Numbers) {
+  const World world = lockstep::testing::world();
+  const int size = world.size(), self = world.rank();
+  const int sum_of_ranks = size * (size - 1) / 2;
+  double loss = 0.5 + self;
+  world.all_reduce(loss);
+  CHECK_TRUE(loss == 0.5 * size + sum_of_ranks);
+  float least = static_cast<float>(self) - 7;
+  world.all_reduce(least, {.op = ReduceOp::MIN});
+  CHECK_TRUE(least == -7);
+  double mean = 2.0 * self;
+  world.all_reduce(mean, {.op = ReduceOp::AVG});
+  CHECK_TRUE(std::abs(mean - 2.0 * sum_of_ranks / size) < 1e-12);
+  // Beyond what a double counts exactly.
+  constexpr int64_t kLarge = (int64_t{1} << 53) + 1;
+  size_t count = self == 0 ? kLarge : 2;
+  world.all_reduce(count);
+  CHECK_TRUE(count == static_cast<size_t>(kLarge + 2 * (size - 1)));
+  int64_t greatest = -self;
+  world.all_reduce(greatest, {.op = ReduceOp::MAX});
+  CHECK_TRUE(greatest == 0);
+  uint8_t small = 255;
+  if (size == 1) {
+    world.all_reduce(small);
+    CHECK_TRUE(small == 255);
+  } else {
+    check_throws<ValueError>([&] { world.all_reduce(small); }, std::to_string(255 * size) + " does not fit");
+    CHECK_TRUE(small == 255);
+  }
+  uint64_t too_large = std::numeric_limits<uint64_t>::max();
+  check_throws<ValueError>([&] { world.all_reduce(too_large); }, "18446744073709551615 does not fit");
+  int whole = self;
+  check_throws<ValueError>([&] { world.all_reduce(whole, {.op = ReduceOp::AVG}); }, "pass a double");
 }
 
 // The sum, also where it does not fit the dtype, divided with truncation.

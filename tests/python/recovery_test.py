@@ -97,30 +97,6 @@ class PythonRecovery(Healed):
         killed = self.heals("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:between:exit 1:7:before:raise 0:9:forward:9".split(), "plain")
         self.assertIn("lockrun: 6 ranks were replaced, no step lost", killed.err)
 
-    def test_a_spare_takes_the_place(self):
-        killed = self.heals(["1:2:data:9", "0:5:after:9"], "plain", r"replaced by spare 0 in [\d.]+ s, no step lost", spares=1,
-                            HEAL_BACKEND="cpu:lockstep")
-        self.assertIn("lockrun: 2 ranks were replaced (2 by spares), no step lost", killed.err)
-
-    def test_over_machines(self):
-        kills = first_of("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:before:9 1:6:forward:9".split(), 3)
-        killed = OverMachines(" ".join(kills), "plain")
-        killed.end()
-        self.assertEqual(killed.codes, [0, 0], killed.told)
-        self.assertEqual(killed.hashes("plain"), self.undisturbed("plain"), killed.told)
-        self.assertEqual(len(re.findall(r"replaced in [\d.]+ s, no step lost", killed.told)), len(kills), killed.told)
-
-    def test_what_cannot_be_handed_over_is_said(self):
-        for training, told in (("power", ", because of rank 0: the communication hook powerSGD_hook of a"),
-                               ("gloo_before", ", because of rank 0: it has made a process group by new_group()"),
-                               ("late", " from here on: the program has made a process group after Recovery, which a new process could not join")):
-            with self.subTest(training):
-                job = Job(2, "1:3:data:9", training)
-                self.assertEqual(job.end(), 137, job.told)
-                self.assertEqual(job.err.count("Recovery: ranks that die are not replaced" + told), 1, job.told)
-                why = "the program has not reached lockstep::Recovery" if training == "gloo_before" else "rank 0 no longer hands its state over"
-                self.assertIn("rank 1 was killed by SIGKILL and is not replaced: " + why, job.err)
-
 
 class KindsOfTrainings(Healed):
     trainings = ("plain", "own_batch_norm", "batch_norm", "fp16+swallow", "built_in", "loader", "accumulate+twice+own_batch_norm", "slow")
@@ -147,6 +123,30 @@ class KindsOfTrainings(Healed):
 
     def test_accumulated_gradients_and_another_recovery(self):
         self.heals(first_of(("1:3:backward:9", "0:4:forward:11", "0:6:after:9"), 2), "accumulate+twice+own_batch_norm")
+
+    def test_a_spare_takes_the_place(self):
+        killed = self.heals(["1:2:data:9", "0:5:after:9"], "plain", r"replaced by spare 0 in [\d.]+ s, no step lost", spares=1,
+                            HEAL_BACKEND="cpu:lockstep")
+        self.assertIn("lockrun: 2 ranks were replaced (2 by spares), no step lost", killed.err)
+
+    def test_over_machines(self):
+        kills = first_of("1:2:data:9 0:3:backward:11 1:4:after:9 0:6:before:9 1:6:forward:9".split(), 3)
+        killed = OverMachines(" ".join(kills), "plain")
+        killed.end()
+        self.assertEqual(killed.codes, [0, 0], killed.told)
+        self.assertEqual(killed.hashes("plain"), self.undisturbed("plain"), killed.told)
+        self.assertEqual(len(re.findall(r"replaced in [\d.]+ s, no step lost", killed.told)), len(kills), killed.told)
+
+    def test_what_cannot_be_handed_over_is_said(self):
+        for training, told in (("power", ", because of rank 0: the communication hook powerSGD_hook of a"),
+                               ("gloo_before", ", because of rank 0: it has made a process group by new_group()"),
+                               ("late", " from here on: the program has made a process group after Recovery, which a new process could not join")):
+            with self.subTest(training):
+                job = Job(2, "1:3:data:9", training)
+                self.assertEqual(job.end(), 137, job.told)
+                self.assertEqual(job.err.count("Recovery: ranks that die are not replaced" + told), 1, job.told)
+                why = "the program has not reached lockstep::Recovery" if training == "gloo_before" else "rank 0 no longer hands its state over"
+                self.assertIn("rank 1 was killed by SIGKILL and is not replaced: " + why, job.err)
 
 
 class Items(unittest.TestCase):

@@ -82,7 +82,7 @@ def children(pid, count):
     return until(look, f"{pid} has not {count} children")
 
 
-class Heal(unittest.TestCase):
+class Jobs(unittest.TestCase):
     def reference(self, ranks, **options):
         key = (ranks, *sorted(options.items()))
         if key not in references:
@@ -103,6 +103,8 @@ class Heal(unittest.TestCase):
         self.assertEqual(len(re.findall(r"replaced (?:by spare \d+ )?in [\d.]+ s, no step lost", job.stderr)), count, told)
         return job
 
+
+class Heal(Jobs):
     def test_without_a_death(self):
         self.heals(2, "")
 
@@ -112,6 +114,75 @@ class Heal(unittest.TestCase):
             with self.subTest(optimizer=optimizer, ranks=ranks):
                 self.heals(ranks, kills, optimizer=optimizer)
 
+    def test_an_exception_and_a_death_in_one_step(self):
+        for rank, where in ((0, "data"), (1, "before")):
+            job = run(3, f"{rank}:4:{where}:throw 2:4:{where}:{KILL}", HEAL_CATCHES="yes")
+            self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
+            self.assertEqual(len({line[2] for line in hashes(job)}), 1, job.stdout + job.stderr)
+
+    def test_random_deaths(self):
+        """A round of `scripts/soak heal`: any rank, place and way, one to four times."""
+        draw = random.Random(int(os.environ.get("LOCKSTEP_TEST_SEED", "20")))
+        for _ in range(int(os.environ.get("LOCKSTEP_TEST_RUNS", "4" if extent.ALL else "2"))):
+            ranks, optimizer, norm = draw.choice(RANKS), draw.choice(OPTIMIZERS), draw.choice(["", "", "own", "rank0"])
+            spares, models = draw.choice([0, 0, 1, 2]), draw.choice([1, 1, 2])
+            hook = draw.choice(["", "power", "batched"]) if optimizer not in FUSED else ""
+            more = {"hook": hook, "subgroups": draw.choice(["no", "no", "yes"])}
+            if ranks in (2, 4) and not hook and norm != "own" and optimizer not in FUSED and draw.random() < 0.3:
+                models, more = 1, {"logical": 4}
+            flags = ["--spares", spares] if spares else []
+            kills = []
+            for _ in range(draw.choice([1, 2, 2, 3, 4])):
+                place = draw.choice([*PLACES, *[f"us={draw.randrange(5000)}"] * 4])
+                kills.append(f"{draw.randrange(ranks)}:{draw.randrange(12)}:{place}:{draw.choice([KILL, SEGV, 'exit'])}")
+            with self.subTest(ranks=ranks, optimizer=optimizer, norm=norm, spares=spares, kills=kills):
+                job = run(ranks, " ".join(kills), *flags, optimizer=optimizer, width=256, times="yes", norm=norm, models=models, **more)
+                told = f"{ranks} ranks, {spares} spares, {models} models, {optimizer}, {norm}, {more}, HEAL_KILLS='{' '.join(kills)}'\n{job.stdout}{job.stderr}"
+                ending = "until all were dead" if NOBODY in job.stderr else "until one behind the end" if died_behind_the_end(job) else ""
+                if ending:
+                    self.assertNotEqual(job.returncode, 0, told)
+                    print(f"healed: {ranks} ranks, {job.stderr.count(' s, no step lost')} deaths, {ending}", flush=True)
+                    continue
+                self.assertEqual(job.returncode, 0, told)
+                self.assertEqual(hashes(job), self.reference(ranks, optimizer=optimizer, width=256, norm=norm, models=models, **more), told)
+                lost = ", ".join(f"{ms:.0f} ms" for ms in milliseconds_lost(job))
+                print(f"healed: {ranks} ranks, {optimizer}, {models} model{'s' * (models > 1)}, {job.stderr.count(' s, no step lost')} deaths, {spares} spares"
+                      + (f"; from a kill to the next step: {lost}" if lost else ""), flush=True)
+
+    def test_an_exception_in_the_body_is_no_death(self):
+        # What the program counts itself is not taken back, so that the ranks differ in the end.
+        job = run(2, "1:4:data:throw 0:9:before:throw", HEAL_CATCHES="yes")
+        self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
+        self.assertEqual([line[:2] for line in hashes(job)], [("0", "12"), ("1", "12")], job.stdout + job.stderr)
+        self.assertNotIn(" s, no step lost", job.stderr)
+
+    def test_two_ranks_at_once(self):
+        self.heals(4, f"1:5:data:{KILL} 2:5:forward:{KILL}")
+
+    def test_all_but_one_rank_at_once(self):
+        """Four deaths at one step, but one of each rank."""
+        self.heals(5, f"0:5:data:{KILL} 1:5:forward:{KILL} 3:5:forward:{SEGV} 4:5:data:exit")
+
+    def test_the_first_and_the_last_step(self):
+        self.heals(2, f"0:0:data:{KILL} 1:11:after:exit")
+
+    def test_the_same_rank_again_and_again(self):
+        self.heals(2, " ".join(f"1:{step}:backward:{KILL}" for step in range(2, 10, 2)))
+
+    def test_a_new_process_dies_before_it_has_come_back(self):
+        self.heals(3, f"2:4:backward:{KILL} 2:0:again:{KILL}", deaths=1)
+
+    def test_a_rank_dies_when_another_one_has_the_state_again(self):
+        # In that moment the last one that has had it all the time; with two ranks, too.
+        for ranks in first_of((2, 3)):
+            with self.subTest(ranks=ranks):
+                self.heals(ranks, f"1:4:backward:{KILL} 0:4:healed:{KILL} 0:7:after:{KILL} 1:7:healed:{SEGV}")
+
+    def test_a_death_while_another_rank_is_in_the_constructor(self):
+        self.heals(2, f"0:0:data:{KILL}", HEAL_COMES_LATE="yes")
+
+
+class KindsOfTrainings(Jobs):
     def test_divided_optimizers(self):
         for optimizer, ranks in first_of((("fused_zero", 3), ("zero", 2), ("shared_zero", 2), ("shared_zero", 3)), 3):
             kills = " ".join(f"{number % ranks}:{1 + number}:{place}:{[KILL, SEGV, 'exit'][number % 3]}"
@@ -172,78 +243,11 @@ class Heal(unittest.TestCase):
                 job = self.heals(2, f"1:3:backward:{KILL} 0:6:updated:{KILL}", recoveries=recoveries, models=2)
                 self.assertIn("Recovery: only the first one of a program replaces ranks that die", job.stderr)
 
-    def test_an_exception_and_a_death_in_one_step(self):
-        for rank, where in ((0, "data"), (1, "before")):
-            job = run(3, f"{rank}:4:{where}:throw 2:4:{where}:{KILL}", HEAL_CATCHES="yes")
-            self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
-            self.assertEqual(len({line[2] for line in hashes(job)}), 1, job.stdout + job.stderr)
-
-    def test_random_deaths(self):
-        """A round of `scripts/soak heal`: any rank, place and way, one to four times."""
-        draw = random.Random(int(os.environ.get("LOCKSTEP_TEST_SEED", "20")))
-        for _ in range(int(os.environ.get("LOCKSTEP_TEST_RUNS", "4" if extent.ALL else "2"))):
-            ranks, optimizer, norm = draw.choice(RANKS), draw.choice(OPTIMIZERS), draw.choice(["", "", "own", "rank0"])
-            spares, models = draw.choice([0, 0, 1, 2]), draw.choice([1, 1, 2])
-            hook = draw.choice(["", "power", "batched"]) if optimizer not in FUSED else ""
-            more = {"hook": hook, "subgroups": draw.choice(["no", "no", "yes"])}
-            if ranks in (2, 4) and not hook and norm != "own" and optimizer not in FUSED and draw.random() < 0.3:
-                models, more = 1, {"logical": 4}
-            flags = ["--spares", spares] if spares else []
-            kills = []
-            for _ in range(draw.choice([1, 2, 2, 3, 4])):
-                place = draw.choice([*PLACES, *[f"us={draw.randrange(5000)}"] * 4])
-                kills.append(f"{draw.randrange(ranks)}:{draw.randrange(12)}:{place}:{draw.choice([KILL, SEGV, 'exit'])}")
-            with self.subTest(ranks=ranks, optimizer=optimizer, norm=norm, spares=spares, kills=kills):
-                job = run(ranks, " ".join(kills), *flags, optimizer=optimizer, width=256, times="yes", norm=norm, models=models, **more)
-                told = f"{ranks} ranks, {spares} spares, {models} models, {optimizer}, {norm}, {more}, HEAL_KILLS='{' '.join(kills)}'\n{job.stdout}{job.stderr}"
-                ending = "until all were dead" if NOBODY in job.stderr else "until one behind the end" if died_behind_the_end(job) else ""
-                if ending:
-                    self.assertNotEqual(job.returncode, 0, told)
-                    print(f"healed: {ranks} ranks, {job.stderr.count(' s, no step lost')} deaths, {ending}", flush=True)
-                    continue
-                self.assertEqual(job.returncode, 0, told)
-                self.assertEqual(hashes(job), self.reference(ranks, optimizer=optimizer, width=256, norm=norm, models=models, **more), told)
-                lost = ", ".join(f"{ms:.0f} ms" for ms in milliseconds_lost(job))
-                print(f"healed: {ranks} ranks, {optimizer}, {models} model{'s' * (models > 1)}, {job.stderr.count(' s, no step lost')} deaths, {spares} spares"
-                      + (f"; from a kill to the next step: {lost}" if lost else ""), flush=True)
-
     def test_an_evaluation_that_is_a_step(self):
         kills = f"0:3:evaluation:{KILL} 1:3:evaluated:exit 1:7:evaluation:{SEGV} 0:11:evaluated:{KILL}"
         for spares in (0, 1):
             with self.subTest(spares=spares):
                 self.heals(2, kills, *(["--spares", spares] if spares else []), HEAL_EVALUATES="yes")
-
-    def test_an_exception_in_the_body_is_no_death(self):
-        # What the program counts itself is not taken back, so that the ranks differ in the end.
-        job = run(2, "1:4:data:throw 0:9:before:throw", HEAL_CATCHES="yes")
-        self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
-        self.assertEqual([line[:2] for line in hashes(job)], [("0", "12"), ("1", "12")], job.stdout + job.stderr)
-        self.assertNotIn(" s, no step lost", job.stderr)
-
-    def test_two_ranks_at_once(self):
-        self.heals(4, f"1:5:data:{KILL} 2:5:forward:{KILL}")
-
-    def test_all_but_one_rank_at_once(self):
-        """Four deaths at one step, but one of each rank."""
-        self.heals(5, f"0:5:data:{KILL} 1:5:forward:{KILL} 3:5:forward:{SEGV} 4:5:data:exit")
-
-    def test_the_first_and_the_last_step(self):
-        self.heals(2, f"0:0:data:{KILL} 1:11:after:exit")
-
-    def test_the_same_rank_again_and_again(self):
-        self.heals(2, " ".join(f"1:{step}:backward:{KILL}" for step in range(2, 10, 2)))
-
-    def test_a_new_process_dies_before_it_has_come_back(self):
-        self.heals(3, f"2:4:backward:{KILL} 2:0:again:{KILL}", deaths=1)
-
-    def test_a_rank_dies_when_another_one_has_the_state_again(self):
-        # In that moment the last one that has had it all the time; with two ranks, too.
-        for ranks in first_of((2, 3)):
-            with self.subTest(ranks=ranks):
-                self.heals(ranks, f"1:4:backward:{KILL} 0:4:healed:{KILL} 0:7:after:{KILL} 1:7:healed:{SEGV}")
-
-    def test_a_death_while_another_rank_is_in_the_constructor(self):
-        self.heals(2, f"0:0:data:{KILL}", HEAL_COMES_LATE="yes")
 
 
 class Fallback(unittest.TestCase):

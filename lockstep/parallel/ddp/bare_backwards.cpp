@@ -19,7 +19,7 @@ void BareBackwards::begin_step() {
 std::string BareBackwards::describe(const std::string& parameter) const {
   return fmt::format(
       "DistributedDataParallel: a backward has reached \"{}\" of {}, and no forward of the wrapper came before it: its "
-      "gradients are not averaged. Call ddp(x) or ddp.forward(x); ddp->forward(x) and ddp.module() run the bare module",
+      "gradients are not averaged. Call ddp(x), ddp.forward(x) or ddp->forward(x); ddp.module() is the bare module",
       parameter, module_);
 }
 

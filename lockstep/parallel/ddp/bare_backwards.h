@@ -1,5 +1,5 @@
-// Backwards that no forward of a DistributedDataParallel can have caused: `ddp->forward(x)` runs the bare module, and nothing
-// would be averaged.
+// Backwards that no forward of a DistributedDataParallel can have caused: `ddp.module()->forward(x)` runs the bare module, and
+// nothing would be averaged.
 #pragma once
 
 #include <cstdint>

@@ -57,4 +57,18 @@ std::optional<at::Device> check_devices(const std::vector<NamedTensor>& paramete
   return device;
 }
 
+void verify_device(const torch::nn::Module& module, at::Device device) {
+  const auto verify = [&](const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const at::Device own = tensor.device();
+    if (own.type() == device.type() && (!device.has_index() || own.index() == device.index())) return;
+    throw Error(fmt::format(
+        "DistributedDataParallel::to({}): \"{}\" is on {}, and a wrapped module stays where it is; move the module before you "
+        "wrap it",
+        device.str(), name, own.str()));
+  };
+  for (const auto& parameter : module.named_parameters()) verify(parameter.key(), parameter.value());
+  for (const auto& buffer : module.named_buffers()) verify(buffer.key(), buffer.value());
+}
+
 }  // namespace lockstep::detail

@@ -1,6 +1,8 @@
 // Whether DistributedDataParallel can work with where a module's parameters are.
 #pragma once
 
+#include <torch/nn/module.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,5 +18,8 @@ namespace lockstep::detail {
 std::optional<at::Device> check_devices(const std::vector<NamedTensor>& parameters,
                                         const DistributedDataParallelOptions& options,
                                         bool is_in_main_memory);
+
+/// For DistributedDataParallel::to(). Throws Error naming the first parameter or buffer of `module` that is not on `device`.
+void verify_device(const torch::nn::Module& module, at::Device device);
 
 }  // namespace lockstep::detail

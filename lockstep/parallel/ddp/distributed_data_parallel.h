@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/parallel/ddp/ddp_core.h"
+#include "lockstep/parallel/ddp/device_check.h"
 #include "lockstep/parallel/ddp/input_device.h"
 #include "lockstep/parallel/ddp/output_tensors.h"
 #include "lockstep/parallel/parameters.h"
@@ -104,13 +105,16 @@ class DistributedDataParallel {
     }
   }
 
-  /// The wrapped module.
+  /// The wrapped module, for members of its own: ddp.module()->layer, as in Python. Its forward averages nothing.
   M& module() { return module_; }
-  /// What follows is the module's own: names have no prefix, and what torch::save() writes of the wrapper is
-  /// what it writes of the module.
-  auto* operator->() { return target_of(module_); }
-  /// A const wrapper gives const access to the module.
-  const auto* operator->() const { return target_of(module_); }
+  const M& module() const { return module_; }  ///< of a const wrapper
+  /// The wrapper, so that it can stand where the module's holder stood: ddp->forward(x) is ddp.forward(x).
+  DistributedDataParallel* operator->() { return this; }
+  const DistributedDataParallel* operator->() const { return this; }  ///< of a const wrapper
+  /// Checks that the module is there already: a wrapper's parameters stay where they are. Throws Error otherwise.
+  void to(at::Device device) const { detail::verify_device(base(), device); }
+  // What follows is the module's own: names have no prefix, and what torch::save() writes of the wrapper is what it writes of
+  // the module.
   /// The module's, each tensor once, as lockstep::parameters() (parameters.h) has them.
   std::vector<at::Tensor> parameters(bool recurse = true) const {
     return lockstep::parameters(base(), recurse);
