@@ -38,9 +38,16 @@ class TrainedModel {
       return module_->forward(std::forward<Args>(args)...);
     }
   }
-  /// The module itself: its own functions and members. Forward passes go through operator().
-  auto* operator->() { return pointer().get(); }
+  /// What a call does, as DistributedDataParallel has it.
+  template <class... Args>
+  auto forward(Args&&... args) {
+    return (*this)(std::forward<Args>(args)...);
+  }
+  /// This, so that net->forward(x), as it is written for a holder, averages too. The module's own members: net.module()->layer.
+  TrainedModel* operator->() { return this; }
   M& module() { return module_; }
+  bool is_training() const { return pointer()->is_training(); }
+  std::vector<at::Tensor> parameters() const { return lockstep::parameters(module_); }
   DistributedDataParallel<M>* ddp() { return ddp_ ? &*ddp_ : nullptr; }
   auto pointer() const {
     if constexpr (requires { module_.ptr(); }) {

@@ -143,7 +143,16 @@ class DocsTest(unittest.TestCase):
         errors = self.compile("\n".join([f'#include "{HERE}/prelude.h"', *sorted(includes), *parts]))
         self.assertEqual(errors, "")
 
-    def compile(self, text):
+    def test_whole_programs_compile_alone(self):
+        """A reader copies them as they are: what they need, they include."""
+        programs = [block for page in pages() for block in blocks_of(page) if block.language == "cpp" and block.text.lstrip().startswith("#include")
+                    and re.search("^int main", block.text, re.M)]
+        self.assertGreater(len(programs), 3, "the programs are no longer found")
+        for block in programs:
+            with self.subTest(block.place):
+                self.assertEqual(self.compile(f'#line {block.line + 1} "{block.page}"\n{block.text}', precompiled=False), "")
+
+    def compile(self, text, precompiled=True):
         """The compiler's errors about `text`, with the flags of a recipe."""
         commands = json.loads((BUILD / "compile_commands.json").read_text())
         recipe = next(one for one in commands if "/bert_by_hand.dir/" in one["output" if "output" in one else "command"])
@@ -153,6 +162,9 @@ class DocsTest(unittest.TestCase):
         for flag in ("-o", "-c"):
             at = words.index(flag)
             del words[at:at + 2]
+        if not precompiled:
+            words = re.sub(r"(-Xclang )?-include(-pch)? (-Xclang )?\S*cmake_pch\S*|-Winvalid-pch", "", " ".join(map(shlex.quote, words)))
+            words = shlex.split(words)
         # clang takes designated initialisers in any order; g++, as the standard says, does not.
         words += ["-Wno-everything", "-Werror=reorder-init-list"] if "clang" in words[0] else ["-w"]
         with tempfile.TemporaryDirectory() as folder:

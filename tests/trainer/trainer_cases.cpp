@@ -108,6 +108,25 @@ TEST(Modules, OfAnyKindLearn) {
   expect_learns(std::make_shared<NetImpl>(3, 4), folder);
 }
 
+// A holder's way to call a module averages as a call does; its own members are behind module().
+TEST(Modules, AForwardThroughAnArrowAverages) {
+  const SharedFolder folder;
+  const auto train = [&](const auto& compute_loss) {
+    Net net = make_net();
+    auto args = plain_arguments(folder);
+    args.per_device_train_batch_size = 4;
+    Trainer(net, args, world(), {.train_dataset = points(24), .compute_loss = compute_loss}).train();
+    return weights_of(*net);
+  };
+  const at::Tensor called = train(net_loss);
+  const at::Tensor by_arrow = train([](TrainedModel<Net>& net, const Batch& b) {
+    CHECK_TRUE(net->is_training() && net->parameters().size() == 4);
+    CHECK_TRUE(net->parameters()[0].is_same(net.module()->first->weight));
+    return cross_entropy_sum(net->forward(b["x"]), b["label"]);
+  });
+  CHECK_EQUAL(by_arrow, called);
+}
+
 // --- random numbers
 
 TEST(RandomNumbers, DependOnTheStepAndNotOnWhatWasDrawn) {

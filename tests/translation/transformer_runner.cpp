@@ -52,9 +52,10 @@ void train(const std::filesystem::path& directory, const std::filesystem::path& 
        .compute_loss =
            [&](auto& net, const Batch& batch) {
              const at::Tensor logits = net(models::TransformerBatch{batch["source"], batch["target"]});
-             const at::Tensor rows = batch["target"].ne(net->config().pad_token_id);
-             return cross_entropy_sum(logits, batch["labels"].masked_select(rows),
-                                      {.ignore_index = net->config().pad_token_id, .label_smoothing = 0.1});
+             const at::Tensor rows = batch["target"].ne(net.module()->config().pad_token_id);
+             return cross_entropy_sum(
+                 logits, batch["labels"].masked_select(rows),
+                 {.ignore_index = net.module()->config().pad_token_id, .label_smoothing = 0.1});
            },
        .callbacks = {std::make_shared<KeepFirstGradients>(output / "first_gradients.safetensors")}});
   trainer.train();
