@@ -109,6 +109,27 @@ TEST_P(QueueTest, TwoGroupsInAnotherOrderOnEachRank) {
   }
 }
 
+/// Who waits for a small operation has the results of the large ones before it, which take their peers' turns.
+TEST_P(QueueTest, OperationsEndInTheOrderOfTheirStarts) {
+  as_processes(kArenaBytes, [](Rank& self) {
+    for (int round = 0; round < 20; ++round) {
+      constexpr size_t kCount = 400000;
+      std::vector<float> data(kCount, static_cast<float>(round));
+      const auto large = self.group.start_all_reduce(data.data(), kCount, DType::float32, ReduceOp::SUM);
+      if (round % 2 == 0) {
+        self.group.barrier(kTimeout);
+      } else {
+        const auto small = self.group.start_barrier();
+        while (!self.group.is_complete(small)) {
+        }
+      }
+      ASSERT_TRUE(self.group.has_ended(large));
+      const float sum = static_cast<float>(round * self.group.size());
+      ASSERT_EQ(data, std::vector<float>(kCount, sum)) << round;
+    }
+  });
+}
+
 /// The arenas of both ranks are full of windows of one group, which the other rank starts only after the other one.
 TEST_P(QueueTest, GroupsThatHaveTheArenaEachForThemselves) {
   as_processes(kHugePage, [](Rank& self) {

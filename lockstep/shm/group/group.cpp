@@ -20,11 +20,12 @@ class Group::AwaitedOperation final : public Awaited {
   AwaitedOperation(const Group& group, Sequence sequence) : group_(group), sequence_(sequence) {}
   bool needs(int member) const override {
     if (operations().has_ended(sequence_)) return false;
-    if (operations().is_posted(sequence_)) return is_needed_for(sequence_, member);
+    if (operations().is_posted(sequence_)) return is_needed_for(next_to_end(), member);
     return holds_slot_back(member) || (has_incomplete() && is_needed_for(oldest(), member));
   }
   std::string describe() const override {
-    const Sequence before = operations().is_posted(sequence_) ? 0 : queued_behind();
+    if (operations().is_posted(sequence_)) return describe(next_to_end());
+    const Sequence before = queued_behind();
     if (before == 0) return describe(sequence_);
     return fmt::format("{}, which is queued behind {},", describe(sequence_), describe(before));
   }
@@ -46,6 +47,11 @@ class Group::AwaitedOperation final : public Awaited {
   bool is_needed_for(Sequence posted, int member) const {
     const Operation& operation = operations()[posted];
     return !board().has_posted(operation, member) || paths::needs(board(), operation, member);
+  }
+  /// The awaited operation, which is posted, or if it has only those before it to wait for the first of them.
+  Sequence next_to_end() const {
+    const bool is_complete = !operations().has_ended(sequence_) && operations()[sequence_].complete;
+    return is_complete ? oldest() : sequence_;
   }
   bool has_incomplete() const { return operations().completed() < operations().issued(); }
   Sequence oldest() const { return operations().completed() + 1; }
@@ -279,6 +285,11 @@ bool Group::is_complete(Sequence sequence) {
 void Group::wait(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after) {
   const Entered lock(*this);
   wait_for_end(sequence, timeout, after);
+}
+
+void Group::wait_for_started(std::chrono::milliseconds timeout, AfterTimeout after) {
+  const Entered lock(*this);
+  wait_for_end(operations_.started(), timeout, after);
 }
 
 void Group::wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after) {

@@ -138,12 +138,14 @@ class Group final : private Driven {
 
   /// Does what can be done without blocking for the operations in flight, of every group of this process.
   void progress();
-  /// Has this rank seen the end of operation `sequence`? Does nothing.
+  /// Has this rank seen the end of operation `sequence`, and of all before it? Does nothing.
   bool has_ended(Sequence sequence) const;
-  /// progress(), then: has operation `sequence` ended?
+  /// progress(), then: has_ended()?
   bool is_complete(Sequence sequence);
   /// Blocks until it has, helping others where this rank would only wait.
   void wait(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after = AfterTimeout::broken);
+  /// wait() for all that this rank has started.
+  void wait_for_started(std::chrono::milliseconds timeout, AfterTimeout after = AfterTimeout::broken);
 
   /// For whoever watches an operation of which `waited` has passed: has it ended? Throws where it cannot any
   /// more, and where `timeout` is over. Does not block.

@@ -31,9 +31,8 @@ class OperationMemory {
   Sequence completed() const { return completed_; }
   void set_issued(Sequence last) { issued_ = last; }
   void set_completed(Sequence last) { completed_ = last; }
-  bool has_ended(Sequence sequence) const {
-    return sequence <= completed_ || (is_posted(sequence) && operations_[sequence % kSlots].complete);
-  }
+  /// In the order of their starts: with all before it.
+  bool has_ended(Sequence sequence) const { return sequence <= completed_; }
   bool is_posted(Sequence sequence) const { return sequence <= issued_; }
   /// One of the last kSlots that were posted, or what is in the slot of the next.
   Operation& operator[](Sequence sequence) { return operations_[sequence % kSlots]; }
