@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/algorithms/choice.h"
 #include "lockstep/comm/algorithms/on_tensors.h"
+#include "lockstep/comm/follow_ups.h"
 #include "lockstep/comm/group_registry.h"
 #include "lockstep/comm/joining/machines.h"
 #include "lockstep/comm/memory_overlap.h"
@@ -56,6 +57,12 @@ Caller caller(const ProcessGroup& group, OptionalTimeout timeout) {
   return {group.rank(), group.size(), deadline(group, timeout)};
 }
 
+WorkPtr start(const ProcessGroup& group, const Collective& collective) {
+  WorkPtr work = group.impl().start(collective);
+  group.follow_ups().add(work);
+  return work;
+}
+
 WorkPtr start(const ProcessGroup& group, PreparedCollective prepared) {
   const at::NoGradGuard no_grad;
   WorkPtr work = group.impl().start(prepared.collective());
@@ -63,13 +70,22 @@ WorkPtr start(const ProcessGroup& group, PreparedCollective prepared) {
     work = then(std::move(work), [copies = std::move(prepared.copies)] { copy_all(copies); });
   }
   work->set_result(std::move(prepared.result));
+  group.follow_ups().add(work);
   return work;
+}
+
+int run(const ProcessGroup& group, const Collective& collective) {
+  FollowUps& earlier = group.follow_ups();
+  const uint64_t place = earlier.place();
+  const int source = group.impl().run(collective);
+  if (earlier.are_any()) earlier.act(place, collective.engine());
+  return source;
 }
 
 int run(const ProcessGroup& group, const PreparedCollective& prepared) {
   const at::NoGradGuard no_grad;
-  const int source = group.impl().run(prepared.collective());
-  copy_all(prepared.copies);
+  const int source = run(group, prepared.collective());
+  copy_all(prepared.copies);  // after those that were started before
   return source;
 }
 
@@ -95,6 +111,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_r
     handle_->global_ranks.resize(static_cast<size_t>(impl->size()));
     std::iota(handle_->global_ranks.begin(), handle_->global_ranks.end(), 0);
   }
+  handle_->follow_ups = impl->follow_ups();
   handle_->impl = std::move(impl);
   handle_->name = name;
   if (!name.empty()) detail::register_group(handle_->impl, name, handle_->global_ranks);
@@ -192,6 +209,7 @@ ProcessGroup ProcessGroup::duplicate() const {
   std::iota(everyone.begin(), everyone.end(), 0);
   const std::string name = next_name();
   ProcessGroup made(impl().new_group(everyone, timeout()), global_ranks(), name);
+  follow_ups().act();
   std::erase_if(handle_->duplicates, [](const auto& duplicate) { return duplicate.expired(); });
   handle_->duplicates.push_back(made.handle_);
   return made;
@@ -201,7 +219,10 @@ void ProcessGroup::destroy() const {
   for (const auto& weak : std::exchange(handle_->duplicates, {})) {
     if (const auto duplicate = weak.lock()) ProcessGroup(duplicate).destroy();
   }
-  if (handle_->impl != nullptr) handle_->impl->shutdown();
+  if (handle_->impl != nullptr) {
+    follow_ups().act();
+    handle_->impl->shutdown();
+  }
   handle_->impl.reset();
 }
 
@@ -214,7 +235,7 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
   if (options.wire_dtype) check_wire_dtype(impl(), tensor, options, algorithm);
   // The usual case, in which every handle that is made or copied would show: 64 bytes take 0.4 us.
   if (is_direct && is_reducible_as_it_lies(tensor, options.op)) {
-    impl().run(make_all_reduce(tensor, options.op, options.wire_dtype, timeout));
+    run(*this, make_all_reduce(tensor, options.op, options.wire_dtype, timeout));
     return;
   }
   const PreparedCollective prepared = prepare_all_reduce({rank(), size(), timeout}, tensor, options);
@@ -225,6 +246,8 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
   const at::NoGradGuard no_grad;
   algorithms::all_reduce(impl(), algorithm, prepared.outputs.front(), options.op, machines_of(global_ranks()),
                          timeout);
+  impl().finish_started(timeout);  // as every collective does: these were messages
+  follow_ups().act(follow_ups().place(), Work::EngineKind::main_memory);
   copy_all(prepared.copies);
 }
 
@@ -258,8 +281,8 @@ WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOption
   }
   if (is_reducible_as_it_lies(tensor, options.op)) {
     // The way of every gradient bucket.
-    WorkPtr work = impl().start(
-        make_all_reduce(tensor, options.op, options.wire_dtype, deadline(*this, options.timeout)));
+    WorkPtr work = start(
+        *this, make_all_reduce(tensor, options.op, options.wire_dtype, deadline(*this, options.timeout)));
     work->set_result({tensor});
     return work;
   }
@@ -322,7 +345,7 @@ WorkPtr ProcessGroup::reduce_scatter_async(const at::Tensor& output, const Tenso
 void ProcessGroup::broadcast(const at::Tensor& tensor, BroadcastOptions options) const {
   const Caller here = caller(*this, options.timeout);
   if (lies_plainly(tensor)) {
-    impl().run(make_broadcast(here, tensor, options.src));
+    run(*this, make_broadcast(here, tensor, options.src));
   } else {
     run(*this, prepare_broadcast(here, tensor, options.src));
   }
@@ -429,25 +452,31 @@ WorkPtr ProcessGroup::all_to_all_async(const TensorList& outputs, const TensorLi
 }
 
 void ProcessGroup::barrier(CollectiveOptions options) const {
-  impl().run({.kind = Collective::Kind::barrier, .timeout = deadline(*this, options.timeout)});
+  run(*this, Collective{.kind = Collective::Kind::barrier, .timeout = deadline(*this, options.timeout)});
 }
 
 WorkPtr ProcessGroup::barrier_async(CollectiveOptions options) const {
-  return impl().start({.kind = Collective::Kind::barrier, .timeout = deadline(*this, options.timeout)});
+  return start(*this,
+               Collective{.kind = Collective::Kind::barrier, .timeout = deadline(*this, options.timeout)});
 }
 
 void ProcessGroup::monitored_barrier(CollectiveOptions options) const {
+  const uint64_t place = follow_ups().place();
   impl().monitored_barrier(deadline(*this, options.timeout));
+  follow_ups().act(place, Work::EngineKind::main_memory);
 }
 
-void ProcessGroup::progress() const { impl().progress(); }
+void ProcessGroup::progress() const {
+  impl().progress();
+  follow_ups().act();
+}
 
 // -------------------------------------------------------------------------------------------------- messages
 
 void ProcessGroup::send(const at::Tensor& tensor, int dst, MessageOptions options) const {
   const Caller here = caller(*this, options.timeout);
   if (lies_plainly(tensor)) {
-    impl().run(make_send(here, tensor, dst, options.tag));
+    run(*this, make_send(here, tensor, dst, options.tag));
   } else {
     run(*this, prepare_send(here, tensor, dst, options.tag));
   }
@@ -455,7 +484,7 @@ void ProcessGroup::send(const at::Tensor& tensor, int dst, MessageOptions option
 
 int ProcessGroup::recv(const at::Tensor& tensor, std::optional<int> src, MessageOptions options) const {
   const Caller here = caller(*this, options.timeout);
-  if (lies_plainly(tensor)) return impl().run(make_recv(here, tensor, src, options.tag));
+  if (lies_plainly(tensor)) return run(*this, make_recv(here, tensor, src, options.tag));
   return run(*this, prepare_recv(here, tensor, src, options.tag));
 }
 
@@ -548,20 +577,20 @@ at::Tensor ProcessGroup::empty_shared(at::IntArrayRef sizes, at::ScalarType dtyp
 
 WorkPtr detail::reduce_parts_async(const ProcessGroup& group, const at::Tensor& tensor,
                                    const std::vector<TensorPart>& parts, ReduceScatterOptions options) {
-  return group.impl().start(make_reduce_parts(caller(group, options.timeout), tensor, parts, options.op));
+  return start(group, make_reduce_parts(caller(group, options.timeout), tensor, parts, options.op));
 }
 
 WorkPtr detail::all_gather_parts_async(const ProcessGroup& group, const at::Tensor& tensor,
                                        const std::vector<std::vector<TensorPart>>& parts,
                                        CollectiveOptions options) {
-  return group.impl().start(make_all_gather_parts(caller(group, options.timeout), tensor, parts));
+  return start(group, make_all_gather_parts(caller(group, options.timeout), tensor, parts));
 }
 
 void detail::share_parts(const ProcessGroup& group, const at::Tensor& tensor,
                          const std::vector<std::vector<TensorPart>>& parts) {
   Collective collective = make_all_gather_parts(caller(group, std::nullopt), tensor, parts);
   collective.is_common = true;
-  group.impl().run(collective);
+  run(group, collective);
 }
 
 bool detail::is_first_on_machine(const ProcessGroup& group) {

@@ -325,13 +325,19 @@ class ProcessGroup {
     if (handle_->impl) return *handle_->impl;
     refuse();
   }
+  /// For those who add to groups: what works that were started in it have left to do at their ends.
+  FollowUps& follow_ups() const {
+    if (handle_->follow_ups) return *handle_->follow_ups;
+    refuse();
+  }
   /// For those who add to groups: what lives as long as the group does.
   std::shared_ptr<void>& companion() const { return handle_->companion; }
 
  private:
   /// What copies of a group share.
   struct Handle {
-    std::shared_ptr<Impl> impl;  // none: no member, or destroyed
+    std::shared_ptr<Impl> impl;             // none: no member, or destroyed
+    std::shared_ptr<FollowUps> follow_ups;  // none: no member
     int rank = -1;
     std::vector<int> global_ranks;
     std::string backend_name;

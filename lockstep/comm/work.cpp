@@ -2,12 +2,14 @@
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
+#include "lockstep/comm/follow_ups.h"
 #include "lockstep/comm/types.h"
 
 namespace lockstep {
@@ -26,6 +28,8 @@ class ThenWork : public Work {
     act();
     return true;
   }
+  bool acts_at_end() const override { return true; }
+  EngineKind engine() const override { return work_->engine(); }
 
  private:
   void do_wait(OptionalTimeout timeout) override {
@@ -38,12 +42,21 @@ class ThenWork : public Work {
     act();
     return true;
   }
+  /// Once: a group that traces looks at it beside its user. What it throws, it throws again.
   void act() {
     const at::NoGradGuard no_grad;
+    // A mode of Python's in the calling thread has nothing to see here, and would want the interpreter's lock.
+    const c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
+    const base::LockGuard lock(mutex_);
+    if (has_acted_) return;
     action_();
+    has_acted_ = true;
   }
   std::shared_ptr<Work> work_;
-  std::function<void()> action_;
+  std::function<void()>
+      action_;         // goes with this object: whoever looks holds locks that its tensors must not meet
+  base::Mutex mutex_;  // held while it acts
+  bool has_acted_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
 class AllWork : public Work {
@@ -106,10 +119,8 @@ struct Work::Completion {
   }
 };
 
-/// What a work shares with the thread that watches it.
+/// What a work shares with the threads that look at it unasked: the one that watches it, and those that wait for later ones.
 struct Work::Shared {
-  explicit Shared(c10::intrusive_ptr<c10::ivalue::Future> future_) : future(std::move(future_)) {}
-
   /// What is to be told once the lock is given up; nothing before `work` has ended.
   Completion take_completion(const Work& work) LOCKSTEP_REQUIRES(mutex) {
     if (!work.done_ || !future) return {};
@@ -117,7 +128,8 @@ struct Work::Shared {
   }
 
   base::Mutex mutex;
-  c10::intrusive_ptr<c10::ivalue::Future> future LOCKSTEP_GUARDED_BY(mutex);  // until it is completed
+  c10::intrusive_ptr<c10::ivalue::Future> future
+      LOCKSTEP_GUARDED_BY(mutex);  // until it is completed; null: none
 };
 
 template <class Call>
@@ -166,11 +178,13 @@ void Work::wait(OptionalTimeout timeout) {
   });
   if (too_early) std::rethrow_exception(too_early);
   if (exception_) std::rethrow_exception(exception_);
+  let_earlier_ones_act();
 }
 
 bool Work::is_completed() {
   bool completed = false;
   exclusively([&] { completed = guarded([&] { return poll(); }); });
+  if (completed) let_earlier_ones_act();
   return completed;
 }
 
@@ -192,18 +206,58 @@ std::vector<at::Tensor> Work::result() const {
 
 bool Work::look(OptionalTimeout /*waited*/) { return poll(); }
 
+/// The group of this operation, which has just started, has something that acts at an end: this one, or one before it.
+void Work::join(std::weak_ptr<FollowUps> follow_ups, uint64_t place) {
+  follow_ups_ = std::move(follow_ups);
+  place_ = place;
+  if (acts_at_end() && shared_ == nullptr) shared_ = std::make_shared<Shared>();
+}
+
+void Work::let_earlier_ones_act() const {
+  if (const auto follow_ups = follow_ups_.lock()) follow_ups->act(place_, engine());
+}
+
+/// For who has waited for another operation, where acts_at_end(): true once it has acted, or failed. Its future, if it has one, is
+/// left to the thread that watches: its callbacks are the program's. `is_before`: it was started before one of its engine's that
+/// has ended.
+bool Work::ends_unasked(bool is_before) {
+  // It may block all the same, where the engine works at several at once and a peer has not come that far.
+  constexpr std::chrono::seconds kLongest{1};
+  if (!shared_->mutex.try_lock()) return false;  // its user is in a call, which sees to the rest
+  const AdoptedLock lock(shared_->mutex);
+  return guarded([&] {
+    if (!is_before) return look(std::nullopt);
+    try {
+      do_wait(kLongest);
+      return true;
+    } catch (const TimeoutError&) {
+      return look(std::nullopt);  // throws where it has failed so
+    }
+  });
+}
+
+/// What it was started for has failed, and nobody is in a call of it.
+void Work::give_up(const std::exception_ptr& why) {
+  if (!shared_->mutex.try_lock()) return;
+  const AdoptedLock lock(shared_->mutex);
+  guarded([&]() -> bool { std::rethrow_exception(why); });
+}
+
 /// For the thread that watches; true once there is no future left to complete.
 bool Work::look_for_future(OptionalTimeout waited) {
-  if (!shared_->mutex.try_lock()) return false;  // its user is in a call, which may be a wait
   Completion completion;
-  {
+  const auto look_once = [&] {
+    if (!shared_->mutex.try_lock()) return false;  // its user is in a call, which may be a wait
     const AdoptedLock lock(shared_->mutex);
     if (!shared_->future) return true;
     if (!guarded([&] { return look(waited); })) return false;
     completion = shared_->take_completion(*this);
-  }
+    return true;
+  };
+  const auto follow_ups = follow_ups_.lock();
+  const bool is_over = follow_ups ? follow_ups->look_alone(*this, look_once) : look_once();
   completion.tell();
-  return true;
+  return is_over;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::get_future() {
@@ -216,7 +270,11 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::get_future() {
   const Watch watch = is_completed() ? Watch() : this->watch();
   const std::shared_ptr<Work> self = weak_from_this().lock();
   if (watch && self) {
-    shared_ = std::make_shared<Shared>(future);
+    if (shared_ == nullptr) shared_ = std::make_shared<Shared>();
+    {
+      const base::LockGuard lock(shared_->mutex);
+      shared_->future = future;
+    }
     watch([self, begin = Clock::now(), checked = Clock::now()]() mutable {
       // A look at the peers is not for every time that something ends.
       constexpr std::chrono::milliseconds kCheckEvery{50};

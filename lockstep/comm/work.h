@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -17,8 +18,14 @@ struct Future;
 
 namespace lockstep {
 
-/// An operation in progress. Destroying it without wait() is allowed: the operation goes on, but a result
-/// that must be copied into a tensor that is not contiguous then stays out.
+class FollowUps;
+
+/// An operation in progress. Destroying it without wait() is allowed: the operation goes on.
+///
+/// Its result is in its tensors after wait(). It is also there once the same thread has waited for a collective of
+/// the group that was started later, whatever the layout of the tensors and whether or not the program still has
+/// this object; for a message that nobody waits for, once a later call has seen its end. (On Gloo a later
+/// collective may end a little earlier, as in PyTorch.)
 ///
 /// On the lockstep backend no thread works in the background unless it is asked for
 /// (InitOptions::progress_thread). An operation advances, as far as it can without
@@ -63,6 +70,12 @@ class Work : public std::enable_shared_from_this<Work> {
   /// What that thread asks: has it ended, as far as can be seen without doing anything? `waited`: for how
   /// long it has been watched, now and then: throws where the operation cannot end any more, or not in time.
   virtual bool look(std::optional<std::chrono::milliseconds> waited);
+  /// Has it something left to do in this process when the operation has ended, such as to copy the result?
+  virtual bool acts_at_end() const { return false; }
+  /// Who makes a collective end. In one of LibTorch's engines those end in the order of their starts, or nearly so, though the
+  /// engine may not say it, and a wait for one does not block for long once a later one has ended.
+  enum class EngineKind : uint8_t { own, main_memory, device };
+  virtual EngineKind engine() const { return EngineKind::own; }
 
  protected:
   virtual void do_wait(std::optional<std::chrono::milliseconds> timeout) = 0;
@@ -79,8 +92,15 @@ class Work : public std::enable_shared_from_this<Work> {
   template <class Read>
   auto under_lock(const Read& read) const;
   bool look_for_future(std::optional<std::chrono::milliseconds> waited);
-  std::shared_ptr<Shared> shared_;  // with the thread that watches; null where none does
-  // Under the lock in `shared_`. The compiler cannot check that: where no thread watches, there is none.
+  friend class FollowUps;
+  void join(std::weak_ptr<FollowUps> follow_ups, uint64_t place);
+  bool ends_unasked(bool is_before);
+  void give_up(const std::exception_ptr& why);
+  void let_earlier_ones_act() const;
+  std::shared_ptr<Shared> shared_;       // with threads that look at it unasked; null where none does
+  std::weak_ptr<FollowUps> follow_ups_;  // of its group; null where there were none when it started
+  uint64_t place_ = 0;                   // among them
+  // Under the lock in `shared_`. The compiler cannot check that: where no other thread looks, there is none.
   bool done_ = false;
   std::exception_ptr exception_;
   std::vector<at::Tensor> result_;

@@ -470,7 +470,11 @@ void Step::UnderWay::learn() {
 
 /// Everything is as it was before the step, on all ranks.
 void Step::UnderWay::restore() {
-  for (const RegisteredGroup& group : groups_) group.impl->clear();
+  for (const RegisteredGroup& group : groups_) {
+    group.impl->clear();
+    group.impl->follow_ups()->give_up(std::make_exception_ptr(
+        StepFailedError("the operation was started in a step that has failed: start it again")));
+  }
   for_each_step_member([](StepMember& member) { member.fail_step(); });
   if (control_) control_->barrier();
   for (const RegisteredGroup& group : groups_) group.impl->renew();

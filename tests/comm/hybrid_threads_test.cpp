@@ -56,6 +56,7 @@ class NoFlatGroup final : public ProcessGroup::Impl {
   WorkPtr start(const Collective& /*collective*/) override { refuse(); }
   void monitored_barrier(Timeout /*timeout*/) override { refuse(); }
   void progress() override {}
+  std::shared_ptr<FollowUps> follow_ups() const override { refuse(); }
   at::Tensor empty_shared(at::IntArrayRef /*sizes*/, at::ScalarType /*dtype*/) override { refuse(); }
   at::Tensor empty_common(at::IntArrayRef /*sizes*/, at::ScalarType /*dtype*/) override { refuse(); }
   std::shared_ptr<Impl> new_group(const std::vector<int>& /*members*/, Timeout /*timeout*/) override {

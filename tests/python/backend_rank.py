@@ -399,6 +399,71 @@ def futures_and_threads():
     dist.barrier()
 
 
+def unwaited():
+    """Operations that nobody waits for: their results are there once a later one has ended, whatever lies between."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def column():
+        return torch.full((5, 2), -1.0)[:, 0]
+
+    def start():
+        swapped, gathered = [column() for _ in range(size)], [column() for _ in range(size)]
+        inputs = [values(rank) + 100 * r for r in range(size)]
+        into, part = torch.full((size * 5,), -1.0), column()
+        lists = [column() for _ in range(size)] if rank == 0 else None
+        works = [
+            dist.all_to_all(swapped, inputs, async_op=True),
+            dist.all_gather(gathered, values(rank), async_op=True),
+            dist.all_to_all_single(into, torch.cat(inputs), async_op=True),
+            dist.gather(values(rank), lists, dst=0, async_op=True),
+            dist.scatter(part, each(values) if rank == 0 else None, src=0, async_op=True),
+        ]
+        expected = [values(r) + 100 * rank for r in range(size)], each(values)
+        outputs = [(swapped, expected[0]), (gathered, expected[1]), (into.chunk(size), expected[0]), ([part], [values(rank)])]
+        return works, outputs + ([(lists, expected[1])] if rank == 0 else [])
+
+    def look(outputs, what):
+        for number, (got, wanted) in enumerate(outputs):
+            check(torch.stack(list(got)), torch.stack(wanted), f"operation {number} {what}")
+
+    for _ in range(20):
+        works, outputs = start()
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+        look(outputs, "before the last, which is waited for")
+        for work in works:
+            work.wait()
+        look(outputs, "that is waited for late")
+        _, outputs = start()
+        dist.barrier()
+        look(outputs, "that is dropped before a barrier")
+        _, outputs = start()
+        last = dist.barrier(async_op=True)
+        while not last.is_completed():
+            pass
+        look(outputs, "before one that has been seen to end")
+        with torch.inference_mode():
+            _, outputs = start()
+        dist.barrier()
+        with torch.inference_mode():
+            look(outputs, "of an inference mode that has ended")
+
+    # Threads that start, wait and let go of tensors hold the interpreter in turns.
+    groups = [dist.new_group(list(range(size))) for _ in range(2)]
+
+    def talk(group):
+        for _ in range(100):
+            gathered = [column() for _ in range(size)]
+            dist.all_gather(gathered, values(rank), group=group, async_op=True)
+            last = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+            while not last.is_completed():
+                time.sleep(0)
+            check(torch.stack(gathered), torch.stack(each(values)), "all_gather of a thread")
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(talk, groups))
+    dist.barrier()
+
+
 def group_after_a_world_that_is_held():
     """A tensor keeps the memory of a job that is over; a later job's groups have nothing to do with it."""
     cpu, rank = torch.device("cpu"), dist.get_rank()

@@ -77,13 +77,14 @@ class Backend(unittest.TestCase):
     @functools.cache
     def two_ranks(cls):
         return python_ranks(2, "collectives", "averages_of_integers", "overlapping_tensors", "messages_to_oneself", "ddp", "timeouts",
-                            "monitored_barriers", "named_for_a_device", "resized_buckets", "profiled", "twice", "futures_and_threads", "trained",
-                            "trained_on_gloo", TRAINED=cls.folder)
+                            "monitored_barriers", "named_for_a_device", "resized_buckets", "profiled", "twice", "futures_and_threads", "unwaited",
+                            "trained", "trained_on_gloo", TRAINED=cls.folder)
 
     @classmethod
     @functools.cache
     def three_ranks(cls):
-        return python_ranks(3, "collectives", "averages_of_integers", "overlapping_tensors", "groups", "other_members_in_a_later_job")
+        return python_ranks(3, "collectives", "averages_of_integers", "overlapping_tensors", "groups", "unwaited",
+                            "other_members_in_a_later_job")
 
     @classmethod
     @functools.cache
@@ -144,6 +145,11 @@ class Backend(unittest.TestCase):
 
     def test_futures_leave_the_interpreter_to_other_threads(self):
         self.passes(self.two_ranks(), "futures_and_threads")
+
+    def test_operations_that_nobody_waits_for(self):
+        job = python_ranks(2, "unwaited", LOCKSTEP_PROGRESS_THREAD="1")
+        for each in (self.two_ranks(), self.three_ranks(), job):
+            self.passes(each, "unwaited")
 
     def test_no_memory_is_told_to_all(self):
         def ranks():

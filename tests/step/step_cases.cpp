@@ -197,6 +197,32 @@ TEST(Steps, OperationsInFlightAreLost) {
   world().barrier();
 }
 
+/// What nobody waits for is written by whoever waits for something later: not by those of the next step.
+TEST(Steps, NothingIsWrittenAfterAStepThatHasFailed) {
+  const ProcessGroup other = world().duplicate();
+  for (int round = 0; round < 5; ++round) {
+    std::vector<at::Tensor> outputs;
+    for (int r = 0; r < world().size(); ++r) outputs.push_back(at::full({5, 2}, -1.0).select(1, 0));
+    std::shared_ptr<Work> kept;
+    check_step_fails(0, "gone", [&] {
+      lockstep::step(world(), [&] {
+        kept = world().all_gather_async(outputs, at::full({5}, 1.0));
+        world().all_gather_async(outputs, at::full({5}, 2.0));
+        for (int i = 0; i < 3; ++i) other.barrier();  // both end
+        if (world().rank() == 0) throw Planned("gone");
+        world().barrier();
+      });
+    });
+    for (const at::Tensor& output : outputs) output.fill_(100);
+    lockstep::step(world(), [&] {
+      world().barrier();
+      world().progress();
+    });
+    if (!kept->is_success()) check_throws<StepFailedError>([&] { kept->wait(); }, "a step that has failed");
+    for (const at::Tensor& output : outputs) CHECK_EQUAL(output, at::full({5}, 100.0));
+  }
+}
+
 TEST(Steps, ManyFailuresLeaveNothingBehind) {
   Training training;
   for (int number = 0; number < 30; ++number) {

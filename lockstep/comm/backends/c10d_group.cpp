@@ -98,7 +98,7 @@ std::shared_ptr<Engine> make_engine(const BackendFactory& factory,
 class C10dWorkAdapter : public Work {
  public:
   C10dWorkAdapter(std::shared_ptr<Engine> engine, c10::intrusive_ptr<c10d::Work> work,
-                  const std::string& backend, const std::string& what, Timeout timeout,
+                  const std::string& backend, const std::string& what, EngineKind kind, Timeout timeout,
                   TellWaiting tell_waiting)
       : engine_(std::move(engine)),
         tell_waiting_(std::move(tell_waiting)),
@@ -106,6 +106,7 @@ class C10dWorkAdapter : public Work {
         work_(std::move(work)),
         what_(fmt::format("[{}] {}", backend, what)),
         timeout_(timeout),
+        kind_(kind),
         is_receive_(what == "recv"),
         is_message_(is_receive_ || what == "send") {}
   /// Gloo forgets a message whose handle goes: one that nobody waits for is kept, with its tensor, until the
@@ -120,6 +121,7 @@ class C10dWorkAdapter : public Work {
     kept->push_back(work_);
   }
   int source_rank() const override { return is_receive_ ? work_->sourceRank() : -1; }
+  EngineKind engine() const override { return kind_; }
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
@@ -174,6 +176,7 @@ class C10dWorkAdapter : public Work {
   c10::intrusive_ptr<c10d::Work> work_;
   std::string what_;
   std::chrono::milliseconds timeout_;
+  EngineKind kind_;
   bool is_receive_, is_message_;
 };
 
@@ -183,6 +186,15 @@ bool is_average_of_integers(const Collective& collective) {
   const at::ScalarType dtype = collective.tensor()->scalar_type();
   if (dtype == at::kBool) checked(ReduceOp::AVG, shm::DType::boolean);
   return c10::isIntegralType(dtype, /*includeBool=*/false) && dtype != at::kUInt64;
+}
+
+std::string waiting_key(int renewals, int rank) {
+  return fmt::format("lockstep/waiting/{}/{}", renewals, rank);
+}
+
+/// A group's part of `store`.
+c10::intrusive_ptr<c10d::Store> store_of(const c10::intrusive_ptr<c10d::Store>& store, int group) {
+  return c10::make_intrusive<c10d::PrefixStore>("lockstep/group/" + std::to_string(group), store);
 }
 
 std::string interruption_key(int renewals) { return "lockstep/interrupted/" + std::to_string(renewals); }
@@ -232,9 +244,10 @@ class C10dGroup : public ProcessGroup::Impl {
     try {
       ++engine_->begun;
       TellWaiting tell;
-      if (!collective.is_message()) tell = tell_waiting(store_, waiting_key(rank()), ++collectives_);
-      return std::make_shared<C10dWorkAdapter>(engine_, begin(collective), name_, what, collective.timeout,
-                                               std::move(tell));
+      if (!collective.is_message())
+        tell = tell_waiting(store_, waiting_key(renewals_, rank()), ++collectives_);
+      return std::make_shared<C10dWorkAdapter>(engine_, begin(collective), name_, what, collective.engine(),
+                                               collective.timeout, std::move(tell));
     } catch (const ValueError&) {
       throw;
     } catch (const std::exception& error) {
@@ -246,7 +259,7 @@ class C10dGroup : public ProcessGroup::Impl {
     options.timeout = timeout;
     ++engine_->begun;
     // It blocks: whoever looks for a rank ahead must see it from the beginning.
-    tell_waiting(store_, waiting_key(rank()), ++collectives_)();
+    tell_waiting(store_, waiting_key(renewals_, rank()), ++collectives_)();
     try {
       backend_->monitoredBarrier(options, /*waitAllRanks=*/true);
       ++engine_->ended_well;
@@ -255,6 +268,7 @@ class C10dGroup : public ProcessGroup::Impl {
     }
   }
   void progress() override {}  // these backends have threads of their own
+  std::shared_ptr<FollowUps> follow_ups() const override { return follow_ups_.shared(); }
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
     return at::empty(sizes, dtype);
   }
@@ -274,17 +288,17 @@ class C10dGroup : public ProcessGroup::Impl {
       }
     }
     const std::shared_ptr<Engine> engine =
-        make_engine(factory_, store_of(number), static_cast<int>(own - members.begin()),
+        make_engine(factory_, store_of(store_, number), static_cast<int>(own - members.begin()),
                     static_cast<int>(members.size()), timeout);
     if (has_all) return duplicate_on(engine, number, timeout);
-    return std::make_shared<C10dGroup>(factory_, store_of(number), engine, timeout);
+    return std::make_shared<C10dGroup>(factory_, store_of(store_, number), engine, timeout);
   }
 
   /// A rank that waits for longer says in the store for what.
   int find_rank_ahead() override {
     try {
       for (int other = 0; other < size(); ++other) {
-        const std::string key = waiting_key(other);
+        const std::string key = waiting_key(renewals_, other);
         if (other == rank() || !store_->check({key})) continue;
         const std::vector<uint8_t> number = store_->get(key);
         if (std::stoll(std::string(number.begin(), number.end())) > collectives_) return other;
@@ -328,7 +342,6 @@ class C10dGroup : public ProcessGroup::Impl {
   }
 
  private:
-  std::string waiting_key(int rank) const { return fmt::format("lockstep/waiting/{}/{}", renewals_, rank); }
   void know_interruption() {
     const auto look = [store = store_, key = interruption_key(renewals_)]() -> std::string {
       try {
@@ -345,12 +358,9 @@ class C10dGroup : public ProcessGroup::Impl {
   c10::intrusive_ptr<c10d::Work> begin(const Collective& collective);
   WorkPtr start_average_of_integers(const Collective& collective);
 
-  c10::intrusive_ptr<c10d::Store> store_of(int group) const {
-    return c10::make_intrusive<c10d::PrefixStore>("lockstep/group/" + std::to_string(group), store_);
-  }
   std::shared_ptr<ProcessGroup::Impl> duplicate_on(const std::shared_ptr<Engine>& engine, int number,
                                                    Timeout timeout) {
-    auto made = std::make_shared<C10dGroup>(factory_, store_of(number), engine, timeout);
+    auto made = std::make_shared<C10dGroup>(factory_, store_of(store_, number), engine, timeout);
     made->home_ = spares_;
     made->number_ = number;
     return made;
@@ -388,6 +398,7 @@ class C10dGroup : public ProcessGroup::Impl {
   std::shared_ptr<SpareEngines> home_{};  // where this duplicate's engine goes; its number there
   int number_ = 0;
   std::chrono::milliseconds timeout_;
+  OwnFollowUps follow_ups_{};
 };
 
 /// The sum in 64 bits, divided with truncation: what shm::reduce() gives.

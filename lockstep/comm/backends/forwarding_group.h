@@ -25,6 +25,8 @@ class ForwardingGroup : public ProcessGroup::Impl {
   int run(const Collective& collective) override { return group_->run(collective); }
   void monitored_barrier(Timeout timeout) override { group_->monitored_barrier(timeout); }
   void progress() override { group_->progress(); }
+  void finish_started(Timeout timeout) override { group_->finish_started(timeout); }
+  std::shared_ptr<FollowUps> follow_ups() const override { return group_->follow_ups(); }
   void shutdown() override { group_->shutdown(); }
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
     return group_->empty_shared(sizes, dtype);

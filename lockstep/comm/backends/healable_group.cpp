@@ -149,6 +149,7 @@ class ReplayedGroup final : public ProcessGroup::Impl, public std::enable_shared
   int run(const Collective& collective) override { return replay(collective); }
   void monitored_barrier(Timeout /*timeout*/) override { find(place_.next(), "monitored_barrier"); }
   void progress() override {}
+  std::shared_ptr<FollowUps> follow_ups() const override { return follow_ups_.shared(); }
 
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
     const size_t count =
@@ -230,6 +231,7 @@ class ReplayedGroup final : public ProcessGroup::Impl, public std::enable_shared
   std::shared_ptr<HealableJob> job_;
   Place place_;
   Timeout timeout_;
+  OwnFollowUps follow_ups_{};
 };
 
 std::weak_ptr<HealableJob>& current_job() {
@@ -262,6 +264,9 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
   Timeout timeout() const override { return current()->timeout(); }
   void set_timeout(Timeout timeout) override { current()->set_timeout(timeout); }
   void progress() override { current()->progress(); }
+  void finish_started(Timeout timeout) override { current()->finish_started(timeout); }
+  /// This object's own: the one inside is replaced.
+  std::shared_ptr<FollowUps> follow_ups() const override { return follow_ups_.shared(); }
   void shutdown() override { current()->shutdown(); }
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
     return current()->empty_shared(sizes, dtype);
@@ -275,10 +280,15 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
     }
     const Key key = place_.next(collective.is_message());
     WorkPtr work = current()->start(collective);
-    auto note = [this, self = shared_from_this(), key, call = describe(collective),
+    // The group's follow-ups have the note, so the note does not have the group.
+    const std::string call = describe(collective);
+    auto unnoted = std::make_shared<HealableJob::Unnoted>(job_, call, collective.is_message());
+    auto note = [job = job_, unnoted = std::move(unnoted), key, call,
                  outputs = std::vector<at::Tensor>(collective.outputs.begin(), collective.outputs.end()),
-                 holder = find_holder(collective),
-                 inner = work.get()] { record(key, call, outputs, holder, inner->source_rank()); };
+                 holder = find_holder(collective), inner = work.get()] {
+      if (job->is_recording()) record(*job, key, call, outputs, holder, inner->source_rank());
+      unnoted->noted();
+    };
     return then(std::move(work), std::move(note));
   }
   int run(const Collective& collective) override {
@@ -288,14 +298,14 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
     }
     const Key key = place_.next(collective.is_message());
     const int source = current()->run(collective);
-    record(key, describe(collective), collective.outputs, find_holder(collective), source);
+    record(*job_, key, describe(collective), collective.outputs, find_holder(collective), source);
     return source;
   }
   void monitored_barrier(Timeout timeout) override {
     const Key key = place_.next();
     if (!job_->is_recording()) job_->will_start();
     current()->monitored_barrier(timeout);
-    if (job_->is_recording()) record(key, "monitored_barrier", {}, -1, -1);
+    if (job_->is_recording()) record(*job_, key, "monitored_barrier", {}, -1, -1);
   }
   at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
     if (!job_->is_recording()) return current()->empty_common(sizes, dtype);
@@ -303,7 +313,7 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
     at::Tensor memory = current()->empty_common(sizes, dtype);
     const auto* const begin = static_cast<const std::byte*>(memory.const_data_ptr());
     const at::Tensor bytes = at::full({1}, static_cast<int64_t>(bytes_of_common(sizes, dtype)), at::kLong);
-    record(key, kCommonMemory, {&bytes, 1}, -1, begin - job_->node().segment().base());
+    record(*job_, key, kCommonMemory, {&bytes, 1}, -1, begin - job_->node().segment().base());
     return memory;
   }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
@@ -316,7 +326,7 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
       place = make_place(job_->machines(), place_, key, members);
       place.area = area_of(*part_on_machine(made));
     }
-    if (job_->is_recording()) record(key, describe_new_group(members), {}, -1, made ? place.area : -1);
+    if (job_->is_recording()) record(*job_, key, describe_new_group(members), {}, -1, made ? place.area : -1);
     if (!made) return nullptr;
     auto group = std::make_shared<RecordingGroup>(std::move(made), job_, std::move(place));
     job_->add(group);
@@ -373,9 +383,9 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
     return is_shared(collective, bytes_of(collective.outputs)) ? place_.here.front() : -1;
   }
   /// `holder`: a rank of the segment; -1: this one.
-  void record(const Key& key, const std::string& call, std::span<const at::Tensor> outputs, int holder,
-              int64_t value) {
-    Entry entry{.key = key, .what = hash_of(call), .value = value, .holder = job_->node().rank()};
+  static void record(HealableJob& job, const Key& key, const std::string& call,
+                     std::span<const at::Tensor> outputs, int holder, int64_t value) {
+    Entry entry{.key = key, .what = hash_of(call), .value = value, .holder = job.node().rank()};
     std::vector<std::span<const std::byte>> pieces;
     if (holder >= 0 && holder != entry.holder) {
       entry.holder = holder;
@@ -383,7 +393,7 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
       for (const at::Tensor& output : outputs)
         pieces.emplace_back(static_cast<const std::byte*>(output.const_data_ptr()), output.nbytes());
     }
-    job_->log().append(entry, pieces);
+    job.log().append(entry, pieces);
   }
 
   mutable base::Mutex group_mutex_{};  // group_
@@ -392,6 +402,7 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
   bool is_late_;             // made when the set-up was over
   uint32_t connected_at_;    // as of HealableMachines
   bool is_cleared_ = false;  // and its part on this machine not renewed since
+  OwnFollowUps follow_ups_;
 };
 
 HealableJob::HealableJob(std::shared_ptr<shm::Node> node, HealableMachines machines)
@@ -491,8 +502,56 @@ bool HealableJob::has_changed_since(uint32_t epoch, bool looks_like_death, bool 
   return true;
 }
 
+HealableJob::Unnoted::Unnoted(std::shared_ptr<HealableJob> job, std::string call, bool is_message)
+    : job_(std::move(job)), call_(std::move(call)), is_message_(is_message) {
+  const base::LockGuard lock(job_->unnoted_mutex_);
+  job_->unnoted_.insert(this);
+}
+
+HealableJob::Unnoted::~Unnoted() {
+  const base::LockGuard lock(job_->unnoted_mutex_);
+  if (job_->unnoted_.erase(this) > 0 && job_->never_noted_.empty()) job_->never_noted_ = call_;
+}
+
+void HealableJob::Unnoted::noted() {
+  const base::LockGuard lock(job_->unnoted_mutex_);
+  job_->unnoted_.erase(this);
+}
+
+/// Returns what was started and not noted; empty: nothing.
+std::string HealableJob::wait_for_notes() {
+  // All ranks have started what they start before: collectives end. A message may be for later.
+  constexpr std::chrono::seconds kLongest{60}, kLongestMessage{1};
+  std::vector<std::shared_ptr<RecordingGroup>> groups;
+  {
+    const base::LockGuard lock(mutex_);
+    for (const auto& weak : groups_) {
+      if (auto group = weak.lock()) groups.push_back(std::move(group));
+    }
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  while (true) {
+    {
+      const base::LockGuard lock(unnoted_mutex_);
+      if (unnoted_.empty() || !never_noted_.empty()) return never_noted_;
+      const bool are_messages = std::all_of(unnoted_.begin(), unnoted_.end(),
+                                            [](const Unnoted* each) { return each->is_message_; });
+      if (std::chrono::steady_clock::now() - begin >= (are_messages ? kLongestMessage : kLongest))
+        return (*unnoted_.begin())->call_;
+    }
+    for (const auto& group : groups) {
+      if (!group->is_interrupted()) group->progress();
+      group->follow_ups()->act();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 std::string HealableJob::end_recording() {
-  if (std::exchange(is_recording_, false)) {
+  if (is_recording_) {
+    if (const std::string call = wait_for_notes(); !call.empty())
+      log_.refuse(fmt::format("it has started {}, which has not ended: wait for its Work before", call));
+    is_recording_ = false;
     // release: the notes.
     if (log_.problem().empty()) record().has_log.store(1, std::memory_order_release);
   }

@@ -5,9 +5,11 @@
 // process gets the same from these notes: it makes the same groups and has the same values as its predecessor had.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,8 +62,26 @@ class HealableJob {
   bool is_replaying() const { return is_replaying_; }
   /// Does it make notes?
   bool is_recording() const { return is_recording_; }
-  /// The set-up is over: no more notes. Returns why this rank cannot be replaced; empty: it can.
+  /// The set-up is over, on all ranks: no more notes. Returns why this rank cannot be replaced; empty: it can. Blocks until what
+  /// this rank has started has ended, but for messages that others may send or receive later.
   std::string end_recording();
+  /// Something has begun that will be noted once it has ended: by its work, whether or not anybody waits for that.
+  class Unnoted {
+   public:
+    /// `call`: for the message about one that is never noted.
+    Unnoted(std::shared_ptr<HealableJob> job, std::string call, bool is_message);
+    Unnoted(const Unnoted&) = delete;
+    /// Where it was not noted, it never will be.
+    ~Unnoted();
+    /// Nobody waits for it any more; the work may live on.
+    void noted();
+
+   private:
+    friend class HealableJob;
+    std::shared_ptr<HealableJob> job_;
+    std::string call_;
+    bool is_message_;
+  };
   /// The groups of a new process become those that the others have. Nobody touches them.
   void end_replay();
   /// What a rank calls before each collective of its groups, in the calling thread, once notes are over: when the collective has
@@ -88,9 +108,13 @@ class HealableJob {
   shm::WorldChange change_;
   shm::SetupLog log_;
   bool is_replaying_;
-  bool is_recording_;
+  std::atomic<bool> is_recording_;  // read by whatever thread sees an operation end
   base::Mutex before_mutex_{};
   std::function<void()> before_collective_ LOCKSTEP_GUARDED_BY(before_mutex_){};
+  std::string wait_for_notes();
+  base::Mutex unnoted_mutex_{};  // unnoted_ and never_noted_
+  std::set<const Unnoted*> unnoted_ LOCKSTEP_GUARDED_BY(unnoted_mutex_){};
+  std::string never_noted_ LOCKSTEP_GUARDED_BY(unnoted_mutex_){};  // the first call of these
   base::Mutex mutex_;
   std::vector<std::weak_ptr<RecordingGroup>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<shm::SetupLog>> others_ LOCKSTEP_GUARDED_BY(mutex_);

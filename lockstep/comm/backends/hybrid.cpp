@@ -216,6 +216,7 @@ class MemberWork final : public Work {
       part_ = start_as_member(*state_, *operation_);
     });
   }
+  bool acts_at_end() const override { return part_.finish != nullptr; }
 
  private:
   /// `call`: what it throws is the group's failure.
@@ -337,6 +338,8 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
     state_->local().progress();
     state_->messages().match();
   }
+  void finish_started(Timeout timeout) override { state_->drain(timeout); }
+  std::shared_ptr<FollowUps> follow_ups() const override { return follow_ups_.shared(); }
   void shutdown() override {
     state_->flat().shutdown();
     if (!state_->is_leader()) return state_->local().shutdown();
@@ -395,6 +398,7 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
   int groups_made_ = 0, rounds_ = 0;           // the same on all ranks, and on all leaders
   std::shared_ptr<SpareWires> spares_ = std::make_shared<SpareWires>();  // of this group's duplicates
   shm::RankProcess process_;
+  OwnFollowUps follow_ups_;
 };
 
 /// Every machine has found memory for a new group, or the error is thrown on all ranks. `problem`: why this one has not.

@@ -83,9 +83,27 @@ int HybridState::local_rank_of(int rank) const {
   return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
+/// What a member has started: its leader cannot end its own without it.
+bool HybridState::finish_on_machine(Timeout timeout) {
+  using Clock = std::chrono::steady_clock;
+  constexpr Timeout kLook{50};
+  const auto end = Clock::now() + timeout;
+  try {
+    while (true) {
+      bool has_ended = false;
+      health_.translated([&] { has_ended = finish_started_within(*local_, std::min(kLook, timeout)); });
+      if (has_ended) return true;
+      health_.look_for_failure();
+      if (Clock::now() >= end) return false;
+    }
+  } catch (...) {
+    std::rethrow_exception(health_.fail(std::current_exception()));
+  }
+}
+
 void HybridState::drain(Timeout timeout) {
   health_.check();
-  if (!queue_.drain(timeout)) {
+  if (!(is_leader() ? queue_.drain(timeout) : finish_on_machine(timeout))) {
     throw TimeoutError(
         fmt::format("rank {}: operations in flight have not ended within {} ms", rank_, timeout.count()));
   }

@@ -75,6 +75,7 @@ class HybridState {
 
  private:
   void stop_wire();
+  bool finish_on_machine(Timeout timeout);
   bool end_abandoned() noexcept;
   void look_while_waiting() noexcept;
 

@@ -79,6 +79,8 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   void monitored_barrier(Timeout timeout) override { group().barrier(timeout); }
 
   void progress() override { group().progress(); }
+  void finish_started(Timeout timeout) override { group().wait_for_started(timeout); }
+  std::shared_ptr<FollowUps> follow_ups() const override { return follow_ups_.shared(); }
   void shutdown() override { group().close(); }
 
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
@@ -109,6 +111,15 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   bool is_interrupted() const override { return group().has_stopped(); }
   int area() const { return group().area(); }
   bool end_abandoned(Timeout longest) { return state_->end_abandoned(longest); }
+  bool finish_started_within(Timeout longest) {
+    try {
+      group().wait_for_started(longest, shm::AfterTimeout::unchanged);
+      return true;
+    } catch (const TimeoutError&) {
+      if (group().has_stopped()) throw;
+      return false;
+    }
+  }
   void expect_network() {
     expects_network_ = true;
     group().expect_network();
@@ -272,6 +283,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
 
   std::shared_ptr<State> state_;
   bool expects_network_ = false;
+  OwnFollowUps follow_ups_;
 };
 
 std::shared_ptr<Work> ShmGroup::start(const Collective& collective) {
@@ -486,6 +498,10 @@ int find_sender(const ProcessGroup::Impl& group, int source, int tag) {
 
 bool end_abandoned(ProcessGroup::Impl& group, std::chrono::milliseconds longest) {
   return dynamic_cast<ShmGroup&>(group).end_abandoned(longest);
+}
+
+bool finish_started_within(ProcessGroup::Impl& group, std::chrono::milliseconds longest) {
+  return dynamic_cast<ShmGroup&>(group).finish_started_within(longest);
 }
 
 void expect_network(ProcessGroup::Impl& group) { dynamic_cast<ShmGroup&>(group).expect_network(); }

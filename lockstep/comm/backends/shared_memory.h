@@ -27,6 +27,10 @@ int find_sender(const ProcessGroup::Impl& group, int source, int tag);
 /// until nothing of it has ended for `longest`: false then.
 bool end_abandoned(ProcessGroup::Impl& group, std::chrono::milliseconds longest);
 
+/// Impl::finish_started() of a group of this backend, for no longer than that: false where something has not ended then, which
+/// goes on.
+bool finish_started_within(ProcessGroup::Impl& group, std::chrono::milliseconds longest);
+
 /// A group of this backend is a part of one over several machines: what its ranks wait for comes over a network.
 void expect_network(ProcessGroup::Impl& group);
 

@@ -35,6 +35,8 @@ class TracedWork : public Work {
     end(timeline::now());
     return true;
   }
+  bool acts_at_end() const override { return work_->acts_at_end(); }
+  EngineKind engine() const override { return work_->engine(); }
 
   /// For whatever thread: has it ended, as far as can be seen? Its error is for whoever waits for it.
   bool is_seen_to_end() noexcept {

@@ -14,6 +14,8 @@ class WatchedWork : public Work {
   WatchedWork(std::shared_ptr<Work> work, std::shared_ptr<shm::Pulse> pulse)
       : work_(std::move(work)), pulse_(std::move(pulse)) {}
   int source_rank() const override { return work_->source_rank(); }
+  bool acts_at_end() const override { return work_->acts_at_end(); }
+  EngineKind engine() const override { return work_->engine(); }
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {

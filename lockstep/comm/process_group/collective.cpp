@@ -23,6 +23,14 @@ std::string elements_of(const Collective& collective) {
 
 }  // namespace
 
+/// Messages end in no order.
+Work::EngineKind Collective::engine() const {
+  if (is_message()) return Work::EngineKind::own;
+  const at::Tensor* const decides = tensor();
+  const bool is_on_device = decides != nullptr && !decides->is_cpu();
+  return is_on_device ? Work::EngineKind::device : Work::EngineKind::main_memory;
+}
+
 const at::Tensor* Collective::tensor() const {
   if (kind == Kind::barrier) return nullptr;
   return kind == Kind::scatter || kind == Kind::recv ? &outputs.front() : &inputs.front();

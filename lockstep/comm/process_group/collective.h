@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/types.h"
+#include "lockstep/comm/work.h"
 #include "lockstep/shm/layout.h"
 
 namespace lockstep {
@@ -56,6 +57,8 @@ struct Collective {
   bool is_message() const { return kind == Kind::send || kind == Kind::recv; }
   /// The tensor that decides which backend takes it, and how many bytes a tracer counts; null of a barrier.
   const at::Tensor* tensor() const;
+  /// Who makes it end, where one of LibTorch's engines takes it.
+  Work::EngineKind engine() const;
 };
 
 /// One that works in the memory of `dense`, which it borrows.

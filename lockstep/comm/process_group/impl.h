@@ -1,9 +1,11 @@
 // What a backend provides behind ProcessGroup.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/follow_ups.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/process_group/collective.h"
 
@@ -47,6 +49,11 @@ class ProcessGroup::Impl {
   /// A barrier whose error names every rank that did not come.
   virtual void monitored_barrier(Timeout timeout) = 0;
   virtual void progress() = 0;
+  /// Blocks until the collectives have ended that this rank has started, which all members have. Engines that end them by
+  /// themselves need not.
+  virtual void finish_started(Timeout /*timeout*/) {}
+  /// What works that ProcessGroup starts here have left to do: backends that stand around each other have the same.
+  virtual std::shared_ptr<FollowUps> follow_ups() const = 0;
   /// destroy(): tells the others, also where works are still held, which go on.
   virtual void shutdown() {}
   virtual at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) = 0;
@@ -67,7 +74,7 @@ class ProcessGroup::Impl {
   /// Has this rank met a failure of the group, another rank's interrupt() for one?
   virtual bool is_interrupted() const = 0;
   /// Everyone has been interrupted, and nobody touches the group: this rank's part of it becomes what it was at first.
-  /// Works of before are dead.
+  /// Works of before are dead: the caller gives the follow_ups() up.
   virtual void clear() = 0;
   /// All members have cleared their parts: the group goes on, as new. Blocks, where the backend must connect again,
   /// until all members are there.

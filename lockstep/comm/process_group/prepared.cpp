@@ -1,6 +1,10 @@
 #include "lockstep/comm/process_group/prepared.h"
 
 #include <ATen/ops/empty_like.h>
+#include <c10/core/InferenceMode.h>
+
+#include <optional>
+#include <utility>
 
 #include "lockstep/comm/memory_overlap.h"
 #include "lockstep/comm/process_group/arguments.h"
@@ -17,7 +21,12 @@ Collective PreparedCollective::collective() const {
 }
 
 void copy_all(const TensorCopies& copies) {
-  for (const auto& [target, result] : copies) target.copy_(result);
+  for (const auto& [target, result] : copies) {
+    // A tensor of torch.inference_mode(), which may have ended.
+    std::optional<c10::InferenceMode> inference;
+    if (target.is_inference()) inference.emplace();
+    target.copy_(result);
+  }
 }
 
 void write_to(PreparedCollective& prepared, const char* what, std::vector<at::Tensor> targets,
