@@ -210,6 +210,7 @@ Recovery::State::State(const ProcessGroup& group, std::vector<detail::RecoveryIt
     log::warning("Recovery: only the first one of a program replaces ranks that die");
     return;
   }
+  control_->barrier();  // all have started what they start before
   const std::string of_notes = job->end_recording();
   if (problem.empty()) problem = of_notes;
   const auto problems = control_->exchange(problem);
@@ -432,7 +433,11 @@ bool Recovery::State::meet(uint32_t epoch, HealReport::Holds holds) {
   if (!job_->meet(epoch, Stage::arrived, timeout)) return false;
   job_->end_replay();
   has_renewed_ = false;
-  for (const auto& group : groups) group.impl->clear();
+  for (const auto& group : groups) {
+    group.impl->clear();
+    group.impl->follow_ups()->give_up(std::make_exception_ptr(StepFailedError(
+        "the operation was started before a rank died, which has been replaced: start it again")));
+  }
   for_each_step_member([&](StepMember& member) {
     if (holds == HealReport::Holds::after) {
       member.commit_step();

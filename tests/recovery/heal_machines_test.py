@@ -145,6 +145,9 @@ class Heal(Jobs):
         job = self.heals([2, 2], f"2:5:backward:{KILL} 1:7:data:{KILL}", "--spares", 1)
         self.assertEqual(len(re.findall(r"replaced by spare 0 in [\d.]+ s, no step lost", job.stderr)), 2, job.told)
 
+    def test_operations_before_recovery_that_nobody_waits_for(self):
+        self.heals([2, 1], f"1:2:forward:{KILL} 0:4:data:{KILL}", environment={"HEAL_UNWAITED": "yes"})
+
 
 class Connecting(Jobs):
     """Gloo does not notice a death while it connects: the others wait for two minutes."""

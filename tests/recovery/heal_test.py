@@ -190,6 +190,9 @@ class KindsOfTrainings(Jobs):
             with self.subTest(optimizer=optimizer, ranks=ranks):
                 self.heals(ranks, kills, optimizer=optimizer)
 
+    def test_operations_before_recovery_that_nobody_waits_for(self):
+        self.heals(3, f"1:2:forward:{KILL} 0:4:between:{KILL} 2:6:after:exit", HEAL_UNWAITED="yes")
+
     def test_two_models(self):
         self.heals(2, f"0:2:data:{KILL} 1:4:backward:{SEGV} 0:5:before:exit 1:7:after:{KILL} 0:9:between:{KILL}", models=2, optimizer="fused_zero")
 
@@ -267,6 +270,12 @@ class Fallback(unittest.TestCase):
         job = run(2, f"1:4:data:{KILL}", hook="power", HEAL_FORGETS="compression")
         self.assertEqual(job.returncode, 137, job.stdout + job.stderr)
         self.assertIn("Recovery: ranks that die are not replaced, because of rank 0: a PowerSGDState is not named in Recovery", job.stderr)
+
+    def test_a_message_before_recovery_that_comes_later(self):
+        job = run(2, f"1:4:data:{KILL}", HEAL_UNWAITED="message")
+        self.assertEqual(job.returncode, 137, job.stdout + job.stderr)
+        self.assertRegex(job.stderr, "ranks that die are not replaced, because of rank 0: it has started recv.*, which has not ended: "
+                                     "wait for its Work before")
 
     def test_used_up(self):
         job = run(2, f"1:4:backward:{KILL} 0:6:data:{KILL}", replacements=1)

@@ -15,6 +15,7 @@
 // HEAL_COMES_LATE=yes: rank 1 is in Recovery's constructor until a rank has died, for a second at most.
 // HEAL_LINGERS=yes: where no rank had died when it began, rank 0 is behind the last step, before Recovery's end, until it is ended.
 // HEAL_DROPS=yes: a process group is made before Recovery and goes after it.
+// HEAL_UNWAITED=yes: operations are started before Recovery, and nobody waits for them; message: rank 0 receives one that comes later.
 // HEAL_PARTS=leaves or deserts: after the last step rank 0 waits until the others are there; place: parting. With leaves they have
 // left their Recovery by then, with deserts they leave it when a rank is replaced.
 // HEAL_TELLS=threads: each fourth step prints how many threads the process has. HEAL_TELLS=outlives: what has become of the notes
@@ -23,6 +24,7 @@
 // Every rank prints "rank R of N: steps S hash H" in the end.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cos.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
@@ -150,6 +152,29 @@ void part(const lockstep::World& world, const Deaths& deaths, std::unique_ptr<lo
   wait_until([&] { return job->world_change().has_happened(); });
 }
 
+/// Operations whose results must be copied at their ends.
+class Unwaited {
+ public:
+  void start(const lockstep::World& world) {
+    for (int r = 0; r < 2 * world.size(); ++r) outputs_.push_back(at::full({5, 2}, -1.0).select(1, 0));
+    const auto half = outputs_.begin() + world.size();
+    world.all_gather_async({outputs_.begin(), half}, at::full({5}, 1.0 + world.rank()));
+    const std::vector<at::Tensor> given(static_cast<size_t>(world.size()),
+                                        at::full({5}, 20.0 + world.rank()));
+    world.all_to_all_async({half, outputs_.end()}, given);
+  }
+  void check(const lockstep::World& world) const {
+    for (int r = 0; r < static_cast<int>(outputs_.size()); ++r) {
+      const double expected = r < world.size() ? 1.0 + r : 20.0 + r - world.size();
+      if (!outputs_[static_cast<size_t>(r)].equal(at::full({5}, expected)))
+        throw std::runtime_error("what nobody has waited for before Recovery is not there behind it");
+    }
+  }
+
+ private:
+  std::vector<at::Tensor> outputs_{};
+};
+
 std::jthread die_when_cleared(const Deaths& deaths) {
   const auto job = lockstep::backends::HealableJob::current();
   if (!job || setting("HEAL_KILLS").find(":cleared:") == std::string::npos) return {};
@@ -235,6 +260,10 @@ int run(int argc, char** argv) {
   lockstep::ExponentialMovingAverage average(*net, 0.9);
   std::optional<lockstep::ProcessGroup> dropped;
   if (setting("HEAL_DROPS") == "yes") dropped = world.duplicate();
+  Unwaited unwaited;
+  if (setting("HEAL_UNWAITED") == "yes") unwaited.start(world);
+  const at::Tensor message = at::ones({3});
+  if (setting("HEAL_UNWAITED") == "message" && world.rank() == 0) world.irecv(message, world.size() - 1);
   const std::jthread dying = die_when_cleared(deaths);
   deaths.at("setup", 0);
   const auto healable = lockstep::backends::HealableJob::current();
@@ -273,6 +302,8 @@ int run(int argc, char** argv) {
       std::make_unique<lockstep::Recovery>(world, std::move(items), lockstep::RecoveryOptions{.seed = 3});
   lockstep::Recovery& recovery = *recovering;
   dropped.reset();
+  unwaited.check(world);
+  if (setting("HEAL_UNWAITED") == "message" && world.rank() == world.size() - 1) world.send(message, 0);
   std::optional<lockstep::Recovery> another;
   if (recoveries > 1) another.emplace(world, std::vector<lockstep::Recovery::Item>{{"model", *net}});
   if (recoveries == 2) another.reset();
