@@ -130,10 +130,10 @@ class GradientBuckets {
  private:
   /// What a step may change and must put back if it fails.
   struct Layout {
-    std::vector<bool> is_trainable;  // by parameter
-    std::vector<int> expected;
-    BucketPlan plan;
-    bool counts_are_known;
+    std::vector<bool> is_trainable{};  // by parameter
+    std::vector<int> expected{};
+    BucketPlan plan{};
+    bool counts_are_known = false;
   };
   void keep_for_step();
   void lay_out_plan(BucketPlan plan);
