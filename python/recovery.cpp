@@ -1,10 +1,12 @@
 #include "python/recovery.h"
 
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random_key.h"
+#include "lockstep/comm/process_group/impl.h"
 
 namespace lockstep::python {
 namespace {
@@ -68,6 +70,8 @@ bool Healing::stop(double timeout) {
   job_->end_replay();
   has_renewed_ = false;
   world_->clear();
+  world_->follow_ups()->give_up(std::make_exception_ptr(StepFailedError(
+      "the operation was started before a rank died, which has been replaced: start it again")));
   return true;
 }
 

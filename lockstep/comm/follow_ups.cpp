@@ -9,6 +9,23 @@ namespace lockstep {
 // What goes may be a tensor of Python's, whose end may want a lock that another thread holds while it waits for the one here. So
 // works go without it: the lists of those that do are declared before it is taken.
 
+namespace {
+
+std::atomic<int64_t> pending{0};  // in all groups
+thread_local bool is_acting = false;
+
+/// While this thread lets works act: what they call does not come back here.
+class Acting {
+ public:
+  Acting() { is_acting = true; }
+  ~Acting() { is_acting = false; }
+  Acting(const Acting&) = delete;
+};
+
+}  // namespace
+
+bool FollowUps::are_any_in_process() { return pending.load(std::memory_order_relaxed) > 0; }
+
 void FollowUps::add_slowly(const std::shared_ptr<Work>& work) {
   Works ended;
   const base::LockGuard lock(mutex_);
@@ -24,12 +41,15 @@ void FollowUps::add_slowly(const std::shared_ptr<Work>& work) {
 }
 
 void FollowUps::act_slowly(uint64_t place, Work::EngineKind engine) {
+  if (is_acting) return;
   Works ended;
   const base::LockGuard lock(mutex_);
   ended = take_ended(place, engine);
+  look_at_ = std::max<size_t>(1, 2 * works_.size());
 }
 
 FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine) {
+  const Acting acting;
   const auto left = std::stable_partition(works_.begin(), works_.end(), [&](const auto& work) {
     const bool is_before =
         engine != Work::EngineKind::own && work->engine() == engine && work->place_ <= place;
@@ -41,7 +61,11 @@ FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine) 
   return ended;
 }
 
-void FollowUps::count() { count_.store(works_.size(), std::memory_order_relaxed); }
+void FollowUps::count() {
+  const size_t before = count_.exchange(works_.size(), std::memory_order_relaxed);
+  pending.fetch_add(static_cast<int64_t>(works_.size()) - static_cast<int64_t>(before),
+                    std::memory_order_relaxed);
+}
 
 void FollowUps::drop() {
   Works dropped;
@@ -59,8 +83,11 @@ void FollowUps::give_up(const std::exception_ptr& why) {
 }
 
 bool FollowUps::look_alone(const Work& work, const std::function<bool()>& look) {
+  Works earlier;
   std::shared_ptr<Work> ended;
   const base::LockGuard lock(mutex_);
+  earlier = take_ended(0, Work::EngineKind::own);  // before it acts, and before its future says so
+  const Acting acting;
   if (!look()) return false;
   const auto at =
       std::find_if(works_.begin(), works_.end(), [&](const auto& each) { return each.get() == &work; });

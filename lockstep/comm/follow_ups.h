@@ -25,6 +25,8 @@ class FollowUps : public std::enable_shared_from_this<FollowUps> {
   void add(const std::shared_ptr<Work>& work) {
     if (are_any() || work->acts_at_end()) add_slowly(work);
   }
+  /// In any group of this process.
+  static bool are_any_in_process();
   bool are_any() const { return count_.load(std::memory_order_relaxed) > 0; }
   /// How many have been added that act: the place of an operation that starts now, among them.
   uint64_t place() const { return added_.load(std::memory_order_relaxed); }

@@ -34,11 +34,13 @@ class ThenWork : public Work {
  private:
   void do_wait(OptionalTimeout timeout) override {
     work_->wait(timeout);
+    let_earlier_ones_act(/*may_block=*/!timeout);  // of two that write the same tensor, the later one wins
     act();
   }
   bool poll() override {
     if (!work_->is_completed()) return false;
     if (work_->exception()) std::rethrow_exception(work_->exception());
+    let_earlier_ones_act(/*may_block=*/false);
     act();
     return true;
   }
@@ -178,13 +180,13 @@ void Work::wait(OptionalTimeout timeout) {
   });
   if (too_early) std::rethrow_exception(too_early);
   if (exception_) std::rethrow_exception(exception_);
-  let_earlier_ones_act();
+  let_earlier_ones_act(/*may_block=*/!timeout);
 }
 
 bool Work::is_completed() {
   bool completed = false;
   exclusively([&] { completed = guarded([&] { return poll(); }); });
-  if (completed) let_earlier_ones_act();
+  if (completed) let_earlier_ones_act(/*may_block=*/false);
   return completed;
 }
 
@@ -213,8 +215,9 @@ void Work::join(std::weak_ptr<FollowUps> follow_ups, uint64_t place) {
   if (acts_at_end() && shared_ == nullptr) shared_ = std::make_shared<Shared>();
 }
 
-void Work::let_earlier_ones_act() const {
-  if (const auto follow_ups = follow_ups_.lock()) follow_ups->act(place_, engine());
+void Work::let_earlier_ones_act(bool may_block) const {
+  if (const auto follow_ups = follow_ups_.lock())
+    follow_ups->act(place_, may_block ? engine() : EngineKind::own);
 }
 
 /// For who has waited for another operation, where acts_at_end(): true once it has acted, or failed. Its future, if it has one, is

@@ -81,6 +81,9 @@ class Work : public std::enable_shared_from_this<Work> {
   virtual void do_wait(std::optional<std::chrono::milliseconds> timeout) = 0;
   /// Advances without blocking; true at the end.
   virtual bool poll() = 0;
+  /// This one has ended: those of its group that were started before it, and have ended too, do what they have left to do. Does
+  /// nothing inside of such an action. `may_block`: for an engine that does not say that they have ended, for a little.
+  void let_earlier_ones_act(bool may_block) const;
 
  private:
   struct Shared;
@@ -96,7 +99,6 @@ class Work : public std::enable_shared_from_this<Work> {
   void join(std::weak_ptr<FollowUps> follow_ups, uint64_t place);
   bool ends_unasked(bool is_before);
   void give_up(const std::exception_ptr& why);
-  void let_earlier_ones_act() const;
   std::shared_ptr<Shared> shared_;       // with threads that look at it unasked; null where none does
   std::weak_ptr<FollowUps> follow_ups_;  // of its group; null where there were none when it started
   uint64_t place_ = 0;                   // among them

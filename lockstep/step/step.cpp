@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "lockstep/base/log.h"
+#include "lockstep/comm/follow_ups.h"
 #include "lockstep/comm/group_registry.h"
 #include "lockstep/comm/process_group/impl.h"
 #include "lockstep/comm/step_members.h"
@@ -200,6 +201,9 @@ Step::UnderWay::UnderWay(const ProcessGroup& group, StepOptions options, bool is
   if (group_.size() > 1) control_ = StepControl::of(group_);
   if (control_ && !is_joined_ && !control_->difference().empty()) refuse_differences();
   for_each_step_member([](StepMember& member) { member.begin_step(); });
+  if (FollowUps::are_any_in_process()) {  // what has ended before the step is not taken back with it
+    for (const auto& group : detail::groups_within(group_.global_ranks())) group.impl->follow_ups()->act();
+  }
   if (control_) {
     probe(control_->probes());
     control_->enter();

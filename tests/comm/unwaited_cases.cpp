@@ -213,6 +213,42 @@ TEST(Unwaited, KeptOnesWriteOnce) {
 }
 
 /// A program that never waits holds no more than is in flight.
+/// Of two that write the same tensor the later one wins, however they are waited for.
+TEST(Unwaited, TheLaterOneWins) {
+  const World world = lockstep::testing::world();
+  const auto size = static_cast<size_t>(world.size());
+  const auto in = [&](double value) { return Tensors(size, filled(value)); };
+  using Wait = std::function<void(const WorkPtr&)>;
+  const std::vector<std::pair<std::string, Wait>> ways{
+      {"wait", [](const WorkPtr& work) { work->wait(); }},
+      {"wait for a time", [](const WorkPtr& work) { work->wait(std::chrono::seconds(30)); }},
+      {"poll",
+       [](const WorkPtr& work) {
+         while (!work->is_completed()) std::this_thread::yield();
+       }},
+      {"future", [](const WorkPtr& work) { work->get_future()->wait(); }}};
+  for (const auto& [name, wait] : ways) {
+    SCOPED_CASE("{}", name);
+    Tensors lists(size);
+    for (at::Tensor& each : lists) each = filled(kUntouched);
+    world.all_to_all_async(lists, in(1));
+    world.all_to_all_async(lists, in(2));
+    wait(world.all_to_all_async(lists, in(3)));
+    for (const at::Tensor& each : lists) CHECK_EQUAL(each, filled(3));
+    Tensors columns(size);
+    for (at::Tensor& each : columns) each = strided();
+    world.all_gather_async(columns, filled(1));
+    wait(world.all_gather_async(columns, filled(2)));
+    for (const at::Tensor& each : columns) CHECK_EQUAL(each, strided(2));
+  }
+  Tensors lists(size);
+  for (at::Tensor& each : lists) each = filled(kUntouched);
+  world.all_to_all_async(lists, in(1));
+  world.all_to_all(lists, in(2));
+  for (const at::Tensor& each : lists) CHECK_EQUAL(each, filled(2));
+  world.barrier();
+}
+
 TEST(Unwaited, TensorsOfAProgramThatNeverWaitsGo) {
   const World world = lockstep::testing::world();
   ONLY_IF(world.backend_name() == "lockstep" && world.size() > 1);

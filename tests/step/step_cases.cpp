@@ -8,6 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <stdexcept>
@@ -221,6 +222,23 @@ TEST(Steps, NothingIsWrittenAfterAStepThatHasFailed) {
     if (!kept->is_success()) check_throws<StepFailedError>([&] { kept->wait(); }, "a step that has failed");
     for (const at::Tensor& output : outputs) CHECK_EQUAL(output, at::full({5}, 100.0));
   }
+}
+
+TEST(Steps, WhatHadEndedBeforeAStepThatFailsIsWritten) {
+  // Elsewhere a thread sees the end, at some time.
+  ONLY_IF(world().backend_name() == "lockstep" && std::getenv("LOCKSTEP_UPLINK") == nullptr);
+  const ProcessGroup other = world().duplicate();
+  std::vector<at::Tensor> outputs;
+  for (int r = 0; r < world().size(); ++r) outputs.push_back(at::full({5, 2}, -1.0).select(1, 0));
+  world().all_gather_async(outputs, at::full({5}, 1.0));
+  for (int i = 0; i < 3; ++i) other.barrier();
+  check_step_fails(0, "gone", [&] {
+    lockstep::step(world(), [&] {
+      if (world().rank() == 0) throw Planned("gone");
+      world().barrier();
+    });
+  });
+  for (const at::Tensor& output : outputs) CHECK_EQUAL(output, at::full({5}, 1.0));
 }
 
 TEST(Steps, ManyFailuresLeaveNothingBehind) {

@@ -1,15 +1,31 @@
 #include "lockstep/comm/process_group/prepared.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/InferenceMode.h>
 
 #include <optional>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/memory_overlap.h"
 #include "lockstep/comm/process_group/arguments.h"
 
 namespace lockstep {
+namespace {
+
+/// It may have been given back since the operation began: storage().resize_(0).
+void check_memory(const at::Tensor& target) {
+  if (!target.has_storage() || target.numel() == 0) return;
+  const size_t needed = at::detail::computeStorageNbytes(target.sizes(), target.strides(),
+                                                         static_cast<size_t>(target.element_size()),
+                                                         static_cast<size_t>(target.storage_offset()));
+  if (target.storage().nbytes() < needed)
+    throw Error(
+        "the memory of an output was given back before its operation had ended: wait for its Work before");
+}
+
+}  // namespace
 
 Collective PreparedCollective::collective() const {
   Collective whole = call;
@@ -25,6 +41,7 @@ void copy_all(const TensorCopies& copies) {
     // A tensor of torch.inference_mode(), which may have ended.
     std::optional<c10::InferenceMode> inference;
     if (target.is_inference()) inference.emplace();
+    check_memory(target);
     target.copy_(result);
   }
 }
