@@ -36,24 +36,24 @@ void FollowUps::add_slowly(const std::shared_ptr<Work>& work) {
   added_.fetch_add(1, std::memory_order_relaxed);
   count();
   if (works_.size() < look_at_) return;
-  ended = take_ended(0, Work::EngineKind::own);
+  ended = take_ended(0, Work::EngineKind::own, std::numeric_limits<uint64_t>::max());
   look_at_ = works_.empty() ? 1 : 2 * works_.size();
 }
 
-void FollowUps::act_slowly(uint64_t place, Work::EngineKind engine) {
+void FollowUps::act_slowly(uint64_t place, Work::EngineKind engine, uint64_t end) {
   if (is_acting) return;
   Works ended;
   const base::LockGuard lock(mutex_);
-  ended = take_ended(place, engine);
+  ended = take_ended(place, engine, end);
   look_at_ = std::max<size_t>(1, 2 * works_.size());
 }
 
-FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine) {
+FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine, uint64_t end) {
   const Acting acting;
   const auto left = std::stable_partition(works_.begin(), works_.end(), [&](const auto& work) {
     const bool is_before =
         engine != Work::EngineKind::own && work->engine() == engine && work->place_ <= place;
-    return !work->ends_unasked(is_before);
+    return work->place_ >= end || !work->ends_unasked(is_before);
   });
   Works ended(std::make_move_iterator(left), std::make_move_iterator(works_.end()));
   works_.erase(left, works_.end());
@@ -86,7 +86,9 @@ bool FollowUps::look_alone(const Work& work, const std::function<bool()>& look) 
   Works earlier;
   std::shared_ptr<Work> ended;
   const base::LockGuard lock(mutex_);
-  earlier = take_ended(0, Work::EngineKind::own);  // before it acts, and before its future says so
+  earlier =
+      take_ended(0, Work::EngineKind::own,
+                 std::numeric_limits<uint64_t>::max());  // before it acts, and before its future says so
   const Acting acting;
   if (!look()) return false;
   const auto at =

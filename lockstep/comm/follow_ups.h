@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -33,7 +34,11 @@ class FollowUps : public std::enable_shared_from_this<FollowUps> {
   /// An operation of `place` has ended, in `engine`. Those whose operations have ended act, and are let go. Blocks while
   /// another thread does that, and a little for an engine that does not say that the earlier ones have ended, too.
   void act(uint64_t place = 0, Work::EngineKind engine = Work::EngineKind::own) {
-    if (are_any()) act_slowly(place, engine);
+    if (are_any()) act_slowly(place, engine, std::numeric_limits<uint64_t>::max());
+  }
+  /// act(), but those of a place from `end` on stay as they are: what they write would be overwritten by one of before.
+  void act_before(uint64_t end, Work::EngineKind engine) {
+    if (are_any()) act_slowly(end, engine, end);
   }
   /// The group goes. Nobody lets them act any more, but who waits for them.
   void drop();
@@ -45,8 +50,8 @@ class FollowUps : public std::enable_shared_from_this<FollowUps> {
  private:
   using Works = std::vector<std::shared_ptr<Work>>;
   [[gnu::cold]] void add_slowly(const std::shared_ptr<Work>& work);
-  [[gnu::cold]] void act_slowly(uint64_t place, Work::EngineKind engine);
-  Works take_ended(uint64_t place, Work::EngineKind engine) LOCKSTEP_REQUIRES(mutex_);
+  [[gnu::cold]] void act_slowly(uint64_t place, Work::EngineKind engine, uint64_t end);
+  Works take_ended(uint64_t place, Work::EngineKind engine, uint64_t end) LOCKSTEP_REQUIRES(mutex_);
   void count() LOCKSTEP_REQUIRES(mutex_);
 
   // They count works_, and all that ever were there: read without the lock.

@@ -180,13 +180,16 @@ void Work::wait(OptionalTimeout timeout) {
   });
   if (too_early) std::rethrow_exception(too_early);
   if (exception_) std::rethrow_exception(exception_);
-  let_earlier_ones_act(/*may_block=*/!timeout);
+  if (const auto follow_ups = follow_ups_.lock())
+    follow_ups->act_before(place_ + 1, timeout ? EngineKind::own : engine());  // lets go of this one, too
 }
 
 bool Work::is_completed() {
   bool completed = false;
   exclusively([&] { completed = guarded([&] { return poll(); }); });
-  if (completed) let_earlier_ones_act(/*may_block=*/false);
+  if (completed) {
+    if (const auto follow_ups = follow_ups_.lock()) follow_ups->act_before(place_ + 1, EngineKind::own);
+  }
   return completed;
 }
 
@@ -217,7 +220,7 @@ void Work::join(std::weak_ptr<FollowUps> follow_ups, uint64_t place) {
 
 void Work::let_earlier_ones_act(bool may_block) const {
   if (const auto follow_ups = follow_ups_.lock())
-    follow_ups->act(place_, may_block ? engine() : EngineKind::own);
+    follow_ups->act_before(place_, may_block ? engine() : EngineKind::own);
 }
 
 /// For who has waited for another operation, where acts_at_end(): true once it has acted, or failed. Its future, if it has one, is

@@ -240,6 +240,12 @@ TEST(Unwaited, TheLaterOneWins) {
     world.all_gather_async(columns, filled(1));
     wait(world.all_gather_async(columns, filled(2)));
     for (const at::Tensor& each : columns) CHECK_EQUAL(each, strided(2));
+    // Waited for one after another: the first wait may see all of them end.
+    std::vector<WorkPtr> works;
+    for (const double value : {3.0, 4.0, 5.0})
+      works.push_back(world.all_gather_async(columns, filled(value)));
+    for (const WorkPtr& work : works) wait(work);
+    for (const at::Tensor& each : columns) CHECK_EQUAL(each, strided(5));
   }
   Tensors lists(size);
   for (at::Tensor& each : lists) each = filled(kUntouched);
