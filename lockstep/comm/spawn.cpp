@@ -252,15 +252,21 @@ bool SpawnContext::join(std::optional<std::chrono::milliseconds> timeout) {
   std::optional<SpawnClock::time_point> deadline;
   if (timeout) deadline = SpawnClock::now() + *timeout;
   while (!state_->all_ended()) {
-    const auto ended = state_->wait_for_some(deadline);
-    // When several ended together, the one that a signal killed is the cause: the others may have lost it.
-    const Child* failed = nullptr;
-    for (const Child* child : ended) {
-      if (child->status != 0 &&
-          (failed == nullptr || (WIFSIGNALED(child->status) && !WIFSIGNALED(failed->status)))) {
-        failed = child;
+    auto ended = state_->wait_for_some(deadline);
+    std::erase_if(ended, [](const Child* child) { return child->status == 0; });
+    if (!ended.empty()) {
+      // The one that these lost ended before them, and may have been looked at too early.
+      for (Child* const child : state_->wait_for_some(SpawnClock::now())) {
+        if (child->status != 0) ended.push_back(child);
       }
     }
+    // When several ended together, one that a signal killed, or that ended without a word, is the cause: the others may have lost it.
+    const auto weight = [](const Child* child) {
+      return WIFSIGNALED(child->status) ? 2 : read_all(child->error.get()).empty() ? 1 : 0;
+    };
+    const auto found = std::max_element(
+        ended.begin(), ended.end(), [&](const Child* a, const Child* b) { return weight(a) < weight(b); });
+    const Child* failed = found == ended.end() ? nullptr : *found;
     if (failed != nullptr) {
       // A rank that has failed says so before it leaves, and others that lost it may have ended before it.
       std::string first = read_all(failed->error.get());
