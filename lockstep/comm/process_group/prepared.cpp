@@ -15,7 +15,7 @@ namespace lockstep {
 namespace {
 
 /// It may have been given back since the operation began: storage().resize_(0).
-void check_memory(const at::Tensor& target) {
+void verify_storage(const at::Tensor& target) {
   if (!target.has_storage() || target.numel() == 0) return;
   const size_t needed = at::detail::computeStorageNbytes(target.sizes(), target.strides(),
                                                          static_cast<size_t>(target.element_size()),
@@ -41,7 +41,7 @@ void copy_all(const TensorCopies& copies) {
     // A tensor of torch.inference_mode(), which may have ended.
     std::optional<c10::InferenceMode> inference;
     if (target.is_inference()) inference.emplace();
-    check_memory(target);
+    verify_storage(target);
     target.copy_(result);
   }
 }
