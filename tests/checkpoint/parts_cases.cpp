@@ -90,7 +90,7 @@ struct Loop {
 template <class A, class B>
 void check_same(Loop<A>& a, Loop<B>& b) {
   const auto expected = a.model->parameters(), found = b.model->parameters();
-  for (size_t i = 0; i < expected.size(); ++i) CHECK_TRUE(at::equal(expected[i], found[i]));
+  for (size_t i = 0; i < expected.size(); ++i) CHECK_EQUAL(expected[i], found[i]);
   CHECK_TRUE(a.scheduler.get_last_lr() == b.scheduler.get_last_lr());
   CHECK_TRUE(a.counters["step"] == b.counters["step"]);
 }
@@ -139,7 +139,7 @@ TEST(Parts, StateIsDividedAnew) {
   CHECK_TRUE(state.scalars == expected.scalars);
   CHECK_TRUE(state.tensors.size() == expected.tensors.size());
   CHECK_TRUE(!state.tensors.empty());
-  for (const auto& [name, tensor] : expected.tensors) CHECK_TRUE(at::equal(state.tensors.at(name), tensor));
+  for (const auto& [name, tensor] : expected.tensors) CHECK_EQUAL(state.tensors.at(name), tensor);
 
   Loop<ZeroRedundancyOptimizer<FusedAdamW>> parameters_again;
   checkpoint::load(folder / "checkpoint-2", parameters_again.parts());
@@ -147,7 +147,7 @@ TEST(Parts, StateIsDividedAnew) {
   const StateDict own_again = optimizer_state_dict(*parameters_again.optimizer);
   CHECK_TRUE(own_again.scalars == own.scalars);
   CHECK_TRUE(own_again.tensors.size() == own.tensors.size());
-  for (const auto& [name, tensor] : own.tensors) CHECK_TRUE(at::equal(own_again.tensors.at(name), tensor));
+  for (const auto& [name, tensor] : own.tensors) CHECK_EQUAL(own_again.tensors.at(name), tensor);
 
   world().barrier();
   checkpoint::save(folder / "checkpoint-3", plain.parts());
@@ -205,7 +205,7 @@ TEST(Parts, EveryKnownOptimizerGoesThroughItsState) {
       for (auto* each : {&first, &second}) each->step();
     }
     const auto expected = a->parameters(), found = b->parameters();
-    for (size_t i = 0; i < expected.size(); ++i) CHECK_TRUE(at::equal(expected[i], found[i]));
+    for (size_t i = 0; i < expected.size(); ++i) CHECK_EQUAL(expected[i], found[i]);
   };
   check([](Wide& m) {
     return torch::optim::Adam(m->parameters(), torch::optim::AdamOptions(0.01).amsgrad(true));
@@ -339,7 +339,7 @@ TEST(Parts, AStateThatSeveralGroupsHaveIsLoaded) {
   const StateDict expected = optimizer_state_dict(optimizer), found = optimizer_state_dict(loaded);
   CHECK_TRUE(found.scalars == expected.scalars);
   CHECK_TRUE(found.tensors.size() == expected.tensors.size());
-  for (const auto& [name, tensor] : expected.tensors) CHECK_TRUE(at::equal(found.tensors.at(name), tensor));
+  for (const auto& [name, tensor] : expected.tensors) CHECK_EQUAL(found.tensors.at(name), tensor);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST(Resume, GoesOn) {
     loop->train(6);
   }
   const auto expected = own.model->parameters(), found = shared.model->parameters();
-  for (size_t p = 0; p < expected.size(); ++p) CHECK_TRUE(at::equal(expected[p], found[p]));
+  for (size_t p = 0; p < expected.size(); ++p) CHECK_EQUAL(expected[p], found[p]);
   checkpoint::save(folder_of(env::get("TEST_RESULT").value() + "/checkpoint-6"), shared.parts());
 }
 
@@ -62,11 +62,11 @@ TEST(Resume, ComesToTheSame) {
   checkpoint::load(folder_of("alone/checkpoint-6"), one.parts());
   checkpoint::load(folder_of("several/checkpoint-6"), other.parts());
   const auto expected = one.model->parameters(), found = other.model->parameters();
-  for (size_t p = 0; p < expected.size(); ++p) CHECK_TRUE(at::equal(expected[p], found[p]));
+  for (size_t p = 0; p < expected.size(); ++p) CHECK_EQUAL(expected[p], found[p]);
   one.train(8);  // the optimizers' states, too
   other.train(8);
   for (size_t p = 0; p < expected.size(); ++p)
-    CHECK_TRUE(at::equal(one.model->parameters()[p], other.model->parameters()[p]));
+    CHECK_EQUAL(one.model->parameters()[p], other.model->parameters()[p]);
 }
 
 }  // namespace

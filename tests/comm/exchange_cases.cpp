@@ -57,11 +57,11 @@ TEST(Exchange, EveryRootScattersAndGathers) {
         }
         const at::Tensor scattered = at::full({count}, 55, dtype);
         group.scatter(scattered, inputs, {.src = root});
-        CHECK_TRUE(scattered.equal(make_part(root, own, count, dtype)));
+        CHECK_EQUAL(scattered, make_part(root, own, count, dtype));
         const TensorList gathered = group.gather(make_part(own, root, count, dtype), {.dst = root});
         CHECK_TRUE(gathered.size() == (own == root ? static_cast<size_t>(group.size()) : 0U));
         for (size_t r = 0; r < gathered.size(); ++r)
-          CHECK_TRUE(gathered[r].equal(make_part(static_cast<int>(r), root, count, dtype)));
+          CHECK_EQUAL(gathered[r], make_part(static_cast<int>(r), root, count, dtype));
       }
     }
   }
@@ -88,14 +88,14 @@ TEST(Exchange, PartsOfEqualAndUnequalSizes) {
           received.push_back(count(r, own));
         }
         group.all_to_all(outputs, inputs);
-        for (size_t r = 0; r < expected.size(); ++r) CHECK_TRUE(outputs[r].equal(expected[r]));
+        for (size_t r = 0; r < expected.size(); ++r) CHECK_EQUAL(outputs[r], expected[r]);
         const at::Tensor flat = at::full_like(at::cat(expected), -1);
         if (is_even) {
           group.all_to_all_single(flat, at::cat(inputs));
         } else {
           group.all_to_all_single(flat, at::cat(inputs), received, sent);
         }
-        CHECK_TRUE(flat.equal(at::cat(expected)));
+        CHECK_EQUAL(flat, at::cat(expected));
       }
     }
   }
@@ -136,7 +136,7 @@ TEST(Exchange, SeveralAreInFlightAtOnce) {
     }
   }
   for (auto work = works.rbegin(); work != works.rend(); ++work) (*work)->wait();
-  for (const auto& [result, expected] : results) CHECK_TRUE(result.equal(expected));
+  for (const auto& [result, expected] : results) CHECK_EQUAL(result, expected);
 }
 
 /// The rank that expects something else says so, and the group goes on.
@@ -158,7 +158,7 @@ TEST(Exchange, ARankThatExpectsOtherPartsGetsAnError) {
                                      std::to_string(4 + difference));
       } else {
         world.all_to_all_single(output, input, received, sent);
-        CHECK_TRUE(output.equal(at::ones({4 * size})));
+        CHECK_EQUAL(output, at::ones({4 * size}));
       }
       const at::Tensor sum = at::ones({10});
       world.all_reduce(sum);

@@ -3,18 +3,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/uplink/uplink.h"
 
 namespace lockstep::uplink::testing {
@@ -25,15 +24,16 @@ class Cables {
   explicit Cables(int machines) : machines_(machines) {}
   int machines() const { return machines_; }
   void put(int from, int to, int tag, const Buffer& buffer) {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     messages_[{from, to, tag}].emplace_back(buffer.data(), buffer.data() + buffer.bytes);
     last_sender_[from] = std::this_thread::get_id();
     changed_.notify_all();
   }
   void take(int from, int to, int tag, const Buffer& buffer, std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
+    base::UniqueLock lock(mutex_);
     auto& waiting = messages_[{from, to, tag}];
-    if (!changed_.wait_for(lock, timeout, [&] { return is_cut_ || !waiting.empty(); })) {
+    if (!changed_.wait_for(lock, timeout,
+                           [&]() LOCKSTEP_REQUIRES(mutex_) { return is_cut_ || !waiting.empty(); })) {
       throw TimeoutError("no message");
     }
     if (waiting.empty()) throw CommError("the cable is cut");
@@ -43,22 +43,24 @@ class Cables {
   }
   /// The thread that has sent that machine's last message.
   std::thread::id last_sender(int machine) {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     return last_sender_[machine];
   }
   void cut() {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     is_cut_ = true;
     changed_.notify_all();
   }
 
  private:
   int machines_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_cut_ = false;
-  std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> messages_;  // by from, to and tag
-  std::map<int, std::thread::id> last_sender_;                                        // by machine
+  base::Mutex mutex_;
+  base::ConditionVariable changed_;
+  bool is_cut_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  // By from, to and tag.
+  std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> messages_
+      LOCKSTEP_GUARDED_BY(mutex_);
+  std::map<int, std::thread::id> last_sender_ LOCKSTEP_GUARDED_BY(mutex_);  // by machine
 };
 
 class FakeUplink final : public Uplink {

@@ -5,15 +5,14 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <condition_variable>
 #include <cstring>
 #include <iostream>
 #include <limits>
-#include <mutex>
 #include <random>
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/uplink/accumulation.h"
 #include "lockstep/comm/uplink/sum_plan.h"
 #include "lockstep/comm/uplink/ucx.h"
@@ -504,18 +503,19 @@ class Meeting {
  public:
   explicit Meeting(int machines) : all_(static_cast<size_t>(machines)) {}
   std::vector<std::string> exchange(int machine, const std::string& own) {
-    std::unique_lock lock(mutex_);
+    base::UniqueLock lock(mutex_);
     all_[static_cast<size_t>(machine)] = own;
     changed_.notify_all();
-    changed_.wait(lock,
-                  [&] { return std::none_of(all_.begin(), all_.end(), [](auto& a) { return a.empty(); }); });
+    changed_.wait(lock, [&]() LOCKSTEP_REQUIRES(mutex_) {
+      return std::none_of(all_.begin(), all_.end(), [](auto& a) { return a.empty(); });
+    });
     return all_;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::string> all_;
+  base::Mutex mutex_;
+  base::ConditionVariable changed_;
+  std::vector<std::string> all_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 /// Runs `run(wire)` for every machine at once, over UCX on this machine's loopback interface.

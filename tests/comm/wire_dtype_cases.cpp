@@ -69,14 +69,14 @@ bool reduces(const World& world, int64_t count, at::ScalarType dtype, ReduceOp o
   world.all_reduce(exact, {.op = op, .wire_dtype = WireDtype::EXACT});
   world.all_reduce(rounded, {.op = op, .wire_dtype = wire_dtype});
   check_accuracy(world, rounded, given, op == ReduceOp::AVG);
-  for (const at::Tensor& theirs : world.all_gather(rounded)) CHECK_TRUE(theirs.equal(rounded));
+  for (const at::Tensor& theirs : world.all_gather(rounded)) CHECK_EQUAL(theirs, rounded);
   // In flight together, and in pieces of another call: the same bits.
   const at::Tensor again = given[static_cast<size_t>(world.rank())].clone();
   const auto first = world.all_reduce_async(again, {.op = op, .wire_dtype = wire_dtype});
   const at::Tensor other = at::ones({10});
   world.all_reduce(other);
   first->wait();
-  CHECK_TRUE(again.equal(rounded));
+  CHECK_EQUAL(again, rounded);
   return !rounded.equal(exact);
 }
 
@@ -108,7 +108,7 @@ TEST(WireDtype, RoundsComplexNumbersAndGroups) {
   group.all_reduce(sum, {.wire_dtype = WireDtype::BFLOAT16});
   const at::Tensor real = parts.clone();
   group.all_reduce(real, {.wire_dtype = WireDtype::BFLOAT16});
-  CHECK_TRUE(sum.equal(at::complex(real, -real)));
+  CHECK_EQUAL(sum, at::complex(real, -real));
 }
 
 TEST(WireDtype, IsRefusedWhereItMakesNoSense) {
@@ -153,7 +153,7 @@ TEST(WireDtype, FollowsTheEnvironment) {
   const at::Tensor wide = make_numbers(world.rank(), 5000, at::kDouble), same = wide.clone();
   world.all_reduce(wide);
   world.all_reduce(same, {.wire_dtype = WireDtype::EXACT});
-  CHECK_TRUE(wide.equal(same));
+  CHECK_EQUAL(wide, same);
   const at::Tensor counts = at::full({10}, (int64_t{1} << 40) + world.rank(), at::kLong);
   world.all_reduce(counts);
   CHECK_TRUE(counts[0].item<int64_t>() ==
@@ -171,7 +171,7 @@ TEST(WireDtype, FollowsTheEnvironment) {
   env::set("LOCKSTEP_WIRE_DTYPE", before);
   later.all_reduce(by_later);
   world.all_reduce(exact, {.wire_dtype = WireDtype::EXACT});
-  CHECK_TRUE(by_later.equal(exact));
+  CHECK_EQUAL(by_later, exact);
   CHECK_TRUE(!by_world.equal(exact));
 }
 

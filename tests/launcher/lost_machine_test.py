@@ -113,7 +113,7 @@ class LostMachineTest(unittest.TestCase):
         """One of what `scripts/soak lost_machines` does, at a random moment; with a stop before it, sometimes."""
         draw = random.Random(seed)
         count, what = draw.choice((1, 1000, 300000, 4000000)), draw.choice(("kill", "kill", "cut", "cut one way"))
-        self.start(count, LOCKSTEP_UPLINK=os.environ.get("LOCKSTEP_UPLINK", "gloo"))
+        self.start(count, LOCKSTEP_UPLINK=os.environ.get("LOCKSTEP_UPLINK", self.UPLINK))
         stopped = draw.randrange(4) if draw.random() < 0.3 else None
         time.sleep(draw.random())
         if stopped is not None:
@@ -138,10 +138,8 @@ class LostMachineTest(unittest.TestCase):
             self.assertEqual(named, 3 * [dead])
         print(f"survived: {what} with {count} elements{'' if stopped is None else f', rank {stopped} stopped before'}")
 
-    if "LOCKSTEP_TEST_SEED" in os.environ:
-
-        def test_random_loss(self):
-            self.random_loss(int(os.environ["LOCKSTEP_TEST_SEED"]))
+    def test_random_loss(self):
+        self.random_loss(int(os.environ.get("LOCKSTEP_TEST_SEED", 1)))
 
     def sent_by(self, device):
         table = pathlib.Path(f"/proc/{self.two.hosts['a'].pid}/net/dev").read_text().splitlines()

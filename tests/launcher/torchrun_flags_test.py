@@ -7,7 +7,7 @@ import unittest
 
 from lockrun_support import LockrunTest
 
-# A flag's words, and where it is refused a part of the reason. "2.14": new there.
+# A flag's words, and where it is refused a part of the reason. "2.14": new there. 2.15 has no others.
 FLAGS = {
     "--nnodes": ("1:1",),
     "--nproc-per-node": ("2",),

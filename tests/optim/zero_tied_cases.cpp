@@ -4,10 +4,10 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/serialize.h>
 
-#include <mutex>
 #include <sstream>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/fused_zero_optimizer.h"
 #include "lockstep/optim/optimizer_state.h"
@@ -138,15 +138,18 @@ TEST(TiedWeights, AreAveragedWithTheModel) {
   CHECK_TRUE(net->decoder->weight.eq((world().size() - 1) / 2.0).all().item<bool>());
 }
 
-std::mutex lines_mutex;
-std::vector<std::string> lines;
+base::Mutex lines_mutex;
+std::vector<std::string> lines LOCKSTEP_GUARDED_BY(lines_mutex);
 
 TEST(TiedWeights, AreNamedByTheWrapperAtLogLevelInfo) {
   for (const bool is_on : {true, false}) {
-    lines.clear();
+    {
+      const base::LockGuard lock(lines_mutex);
+      lines.clear();
+    }
     log::set_level(is_on ? log::Level::info : log::Level::warning);
     log::set_line_writer([](std::string_view line) {
-      const std::lock_guard lock(lines_mutex);
+      const base::LockGuard lock(lines_mutex);
       lines.emplace_back(line);
     });
     {
@@ -159,6 +162,7 @@ TEST(TiedWeights, AreNamedByTheWrapperAtLogLevelInfo) {
     log::set_line_writer(nullptr);
     log::set_level(log::Level::warning);
     size_t found = 0;
+    const base::LockGuard lock(lines_mutex);
     for (const std::string& line : lines) {
       if (line.find(
               "embedding.weight and decoder.weight are one tensor (tied). LibTorch's parameters() lists it 2 "

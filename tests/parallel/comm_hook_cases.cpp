@@ -29,7 +29,7 @@ std::vector<at::Tensor> train_with_hook(DistributedDataParallelOptions options, 
 void check_same(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected,
                 double tolerance = 0) {
   for (size_t p = 0; p < expected.size(); ++p) {
-    CHECK_TRUE(tolerance == 0 ? found[p].equal(expected[p]) : is_close(found[p], expected[p], tolerance));
+    CHECK_CLOSE(found[p], expected[p], tolerance, tolerance);
   }
 }
 

@@ -142,7 +142,7 @@ void fail_steps(const DistributedDataParallelOptions& options, bool is_synchroni
         },
         std::to_string(failing));
     for (const at::Tensor& parameter : model->parameters()) {
-      CHECK_TRUE(!parameter.grad().defined() || parameter.grad().equal(at::zeros_like(parameter)));
+      if (parameter.grad().defined()) CHECK_EQUAL(parameter.grad(), at::zeros_like(parameter));
     }
     for (size_t i = 0; i < buffers.size(); ++i) CHECK_EQUAL(model->buffers()[i], buffers[i]);
     const at::Tensor one = at::ones({1});
@@ -305,7 +305,7 @@ TEST(FailedSteps, LogicalRanksGoBack) {
             check_throws<StepFailedError>([&] { run_step(ranks, ddp, step, world().rank() == 0); },
                                           "on purpose");
             for (const at::Tensor& parameter : model->parameters()) {
-              CHECK_TRUE(!parameter.grad().defined() || parameter.grad().equal(at::zeros_like(parameter)));
+              if (parameter.grad().defined()) CHECK_EQUAL(parameter.grad(), at::zeros_like(parameter));
             }
             for (size_t i = 0; i < buffers.size(); ++i) CHECK_EQUAL(model->buffers()[i], buffers[i]);
             continue;

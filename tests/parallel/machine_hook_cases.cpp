@@ -127,8 +127,7 @@ TEST(MachineHooks, RoundsGradientsBetweenMachines) {
         const double largest = expected[p].grad().abs().max().item<double>();
         CHECK_CLOSE(got[p].grad(), expected[p].grad(), 0, 4.0 / 256 * largest);
         differs = differs || !got[p].grad().equal(expected[p].grad());
-        for (const at::Tensor& theirs : world().all_gather(got[p].grad()))
-          CHECK_TRUE(theirs.equal(got[p].grad()));
+        for (const at::Tensor& theirs : world().all_gather(got[p].grad())) CHECK_EQUAL(theirs, got[p].grad());
       }
     }
     const bool has_several = ranks_of_own_machine().size() < static_cast<size_t>(world().size());

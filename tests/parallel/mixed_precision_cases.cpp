@@ -221,7 +221,7 @@ TEST(MixedPrecision, ForwardOfAGivenTypeConvertsItsArguments) {
   DistributedDataParallel ddp(model, options);
   DistributedDataParallel of_any(any, options);
   const at::Tensor input = batch_input(0, world().rank());
-  CHECK_TRUE(ddp.forward<at::Tensor>(input).equal(ddp(input)));
+  CHECK_EQUAL(ddp.forward<at::Tensor>(input), ddp(input));
   CHECK_TRUE(of_any.forward<at::Tensor>(input).scalar_type() == at::kBFloat16);
 }
 

@@ -164,7 +164,7 @@ TEST(Passes, AnExceptionAfterTheLastGradientHoldsNobodyUp) {
       CHECK_TRUE(one.item<int>() == world().size());
       for (const at::Tensor& parameter : model->parameters()) {
         const at::Tensor& gradient = parameter.grad();
-        CHECK_TRUE(!gradient.defined() || gradient.equal(at::zeros_like(gradient)));
+        if (gradient.defined()) CHECK_EQUAL(gradient, at::zeros_like(gradient));
       }
     }
     model->zero_grad();

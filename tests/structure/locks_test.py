@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
-FOLDERS = ("lockstep", "launcher", "tools", "zoo", "python")
+FOLDERS = ("lockstep", "launcher", "tools", "zoo", "python", "bench", "tests")
 STANDARD = re.compile(r"\bstd::(?:mutex|recursive_mutex|shared_mutex)\s+\w+\s*[;{]|\bstd::condition_variable\b")
 # By source: why.
 EXCEPTIONS = {
@@ -79,7 +79,8 @@ class LocksTest(unittest.TestCase):
 
     def test_the_build_asks_clang(self):
         text = (SOURCE / "cmake/LockstepTargets.cmake").read_text()
-        self.assertRegex(text, r"CXX_COMPILER_ID:Clang>:-Wthread-safety>")
+        for flag in ("-Wthread-safety", "-Werror=thread-safety"):
+            self.assertRegex(text, rf"CXX_COMPILER_ID:Clang>:{flag}>")
 
     def test_which_functions_are_left_out(self):
         left_out = {str(path.relative_to(SOURCE)) for folder in FOLDERS for path in (SOURCE / folder).rglob("*")

