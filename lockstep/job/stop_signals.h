@@ -35,6 +35,11 @@ class HeldSigterm {
 /// load.
 int stop_signal();
 
+/// Its name: "SIGTERM", "SIGUSR1" or "SIGINT".
+constexpr const char* stop_signal_name(int signal) {
+  return signal == SIGINT ? "SIGINT" : signal == SIGUSR1 ? "SIGUSR1" : "SIGTERM";
+}
+
 namespace job {
 
 /// A rank that exits with it is to be resumed later: for lockrun that is no failure (EX_TEMPFAIL of sysexits.h).

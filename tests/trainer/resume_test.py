@@ -201,7 +201,7 @@ class ResumeTest(unittest.TestCase):
         job.send_signal(number)
         out, _ = job.communicate(timeout=TIMEOUT)
         self.assertEqual(job.returncode, code, out)
-        (step,) = re.findall(r"stopped by \S+.* after step (\d+); checkpoint-\1 is saved", out)
+        (step,) = re.findall(rf"stopped by {signal.Signals(number).name} after step (\d+); checkpoint-\1 is saved", out)
         self.assertEqual(checkpoints(self.output)[0], int(step))
         self.assertEqual((self.output / "latest").read_text(), f"checkpoint-{step}\n")
         return out

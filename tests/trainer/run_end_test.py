@@ -49,7 +49,7 @@ class RunEndTest(unittest.TestCase):
         job.send_signal(number)
         out, _ = job.communicate(timeout=TIMEOUT)
         self.assertEqual(job.returncode, code, out)
-        found = re.search(r"stopped by \S+.* after step (\d+);", out)
+        found = re.search(rf"stopped by {signal.Signals(number).name} after step (\d+);", out)
         return int(found.group(1)) if found else None
 
     def report(self, *directories):

@@ -56,10 +56,7 @@ void end_if_stopped(const World& world, const std::filesystem::path& output_dir)
   const int signal = agreed_stop_signal(world);
   if (signal == 0) return;
   const std::string text = fmt::format("stopped by {} before the predictions; the model is saved in {}",
-                                       signal == SIGINT    ? "SIGINT"
-                                       : signal == SIGUSR1 ? "SIGUSR1"
-                                                           : "SIGTERM",
-                                       output_dir.string());
+                                       stop_signal_name(signal), output_dir.string());
   if (world.rank() == 0) std::fputs((text + "\n").c_str(), stderr);
   throw ReportedError(text, stop_exit_code(signal));
 }

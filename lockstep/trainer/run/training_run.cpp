@@ -312,7 +312,7 @@ void TrainingRun::end_step(const StepSums& sums) {
                                static_cast<double>(plan_.max_steps - state_.global_step);
   ++now_.position.update_steps_done;
   if (checkpoints_) checkpoints_->advance(sums.checkpoint);
-  now_.signal = sums.terminated > 0 ? SIGTERM : sums.interrupted > 0 ? SIGINT : 0;
+  now_.signal = sums.terminated > 0 ? SIGTERM : sums.warned > 0 ? SIGUSR1 : sums.interrupted > 0 ? SIGINT : 0;
   if (sums.out_of_time > 0) now_.is_out_of_time = true;
   if (now_.is_out_of_time || now_.signal != 0)
     now_.control.should_training_stop = now_.control.should_save = true;
@@ -352,8 +352,19 @@ StepSums TrainingRun::accumulate(std::vector<RankStep> steps, int64_t step_sampl
   if (limit && std::chrono::duration<double>(monotonic_seconds() - now_.start) > *limit) sums.out_of_time = 1;
   if (checkpoints_) {
     // Without checkpoints there is nothing to stop with; what a loop around this one has caught is its own.
-    const int signal = stop_signal();
-    if (signal != 0) (signal == SIGINT ? sums.interrupted : sums.terminated) = 1;
+    switch (stop_signal()) {
+      case SIGINT:
+        sums.interrupted = 1;
+        break;
+      case SIGUSR1:
+        sums.warned = 1;
+        break;
+      case SIGTERM:
+        sums.terminated = 1;
+        break;
+      default:
+        break;
+    }
     sums.checkpoint = checkpoints_->vote();
   }
   {
@@ -508,8 +519,8 @@ CheckpointedTraining TrainingRun::checkpointed() {
 void TrainingRun::stop_for(int signal) {
   checkpoints_->finish();
   trainer_.bar.finish();
-  const char* const name = signal == SIGINT ? "SIGINT" : "SIGTERM or SIGUSR1";
-  const std::string stopped = fmt::format("stopped by {} after step {}", name, state_.global_step);
+  const std::string stopped =
+      fmt::format("stopped by {} after step {}", stop_signal_name(signal), state_.global_step);
   const std::string& failure = checkpoints_->last_failure();
   const bool can_resume = !arguments_.save_only_model;
   const std::string text =
