@@ -1,6 +1,6 @@
 include(CMakePackageConfigHelpers)
 
-# Of the headers those that a user includes by lockstep/lockstep.h, and what they include.
+# Installs the headers that a user includes by lockstep/lockstep.h, and what they include.
 install(
   CODE
     "set(source \"${PROJECT_SOURCE_DIR}\")

@@ -22,7 +22,7 @@ BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
 BUILD = pathlib.Path(os.environ["LOCKSTEP_BUILD_DIR"])
 HERE = pathlib.Path(__file__).resolve().parent
 
-# Of what a page shows, blocks in these languages are compiled or run; "text", "diff" and "json" are output.
+# Languages of a page's blocks. They are compiled or run, except "text", "diff" and "json", which are output.
 LANGUAGES = {"cpp", "python", "cmake", "sh", "bash", "text", "diff", "json", "yaml", ""}
 SCRIPTS = {path.name for path in (SOURCE / "scripts").iterdir()}
 # Programs in Python that make data sets.
@@ -276,15 +276,6 @@ class DocsTest(unittest.TestCase):
                     if match := re.search(pattern, line, re.I):
                         found.append(f"{page}:{number}: '{match[0]}': write '{instead}'")
         self.assertEqual(found, [])
-
-    def test_lines_are_short(self):
-        """Tables and lines with links may be longer."""
-        long = []
-        for page in pages():
-            lines = text_of(page).split("\n")
-            long += [f"{page}:{number}: {len(lines[number - 1])} columns" for number, _ in prose_of(page)
-                     if len(lines[number - 1]) > 140 and not lines[number - 1].startswith("|") and "](" not in lines[number - 1]]
-        self.assertEqual(long, [], "wrap them at 100 columns")
 
 
 if __name__ == "__main__":

@@ -152,8 +152,8 @@ def run_all(rank, size):
     return runs
 
 
-# Of the largest change that training made to a tensor. Sums in another order meet a rounding to few bits, which they
-# may tip over; PowerSGD's matrices are worse conditioned than sums.
+# Fractions of the largest change that training made to a tensor. Sums in another order may be rounded to the next number with few bits.
+# PowerSGD's matrices are worse conditioned than sums.
 TOLERANCES = {"fp16_compress": 1e-2, "fp16_wrapper": 1e-2, "bf16_compress": 5e-2, "pertensor": 1e-2, "perchannel": 1e-2,
               "power_sgd": 1e-3, "power_sgd_qr": 1e-3, "power_sgd_cold": 1e-3, "batched_power_sgd": 1e-3}
 

@@ -19,7 +19,7 @@ from extent import first_of
 LOCKRUN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "lockrun"
 PROGRAM = pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "healed_trainer"
 KILL, SEGV = int(signal.SIGKILL), int(signal.SIGSEGV)
-# Of the arguments below: 2 epochs of 9 steps on 2 ranks; evaluations after each 4 steps, checkpoints after each 6.
+# ARGUMENTS make 2 epochs of 9 steps on 2 ranks, with evaluations after each 4 steps and checkpoints after each 6.
 STEPS = 18
 ARGUMENTS = {"num_train_epochs": 2, "per_device_train_batch_size": 5, "learning_rate": 0.01, "logging_steps": 3,
              "eval_strategy": "steps", "eval_steps": 4, "per_device_eval_batch_size": 4, "save_strategy": "steps", "save_steps": 6,

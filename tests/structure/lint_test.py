@@ -35,8 +35,10 @@ PLANTED = {
 }
 # By rule about pages: a page with one fault, in its first line, and what lint says of it.
 FAULTS_OF_PAGES = (
-    ("word " * 41 + "end.", "a sentence of 42 words; at most 40"),
-    ("Two words. " * 751, "a page of 1502 words; at most 1500"),
+    ("a " * 25 + "end.", "a sentence of 26 words; at most 25"),
+    ("word " + "longer_word " * 9, "a line of 113 columns; at most 100"),
+    ("- See [a page](page.md), `" + "a " * 45 + "`", "a line of 117 columns; at most 100"),
+    ("Two words.\n" * 751, "a page of 1502 words; at most 1500"),
     ("| " + "word " * 26 + "|", "a cell of 26 words; at most 25"),
     ("| The same |", 'a cell says "the same"'),
     ("See [data.md](data.md).", "the text of a link is a file name"),
@@ -50,10 +52,16 @@ FAULTS_OF_PAGES = (
 )
 # What is right: a page's name and its text.
 RIGHT_PAGES = (
-    ("docs/page.md", "word " * 39 + "end."),
-    ("docs/page.md", "Two words. " * 750),
-    ("docs/reference/errors.md", "Two words. " * 751),
-    ("CHANGELOG.md", "Two words. " * 751),
+    ("docs/page.md", "a " * 24 + "end."),
+    ("docs/page.md", "word " * 20),
+    ("docs/page.md", "- `" + "a " * 50 + "`"),
+    ("docs/page.md", "[page](" + "a" * 100 + ")"),
+    ("docs/page.md", "| " + "`long_word long_word` " * 6 + "|"),
+    ("docs/page.md", "<!-- " + "word " * 20 + "-->"),
+    ("docs/page.md", "```\n" + "word " * 21 + "\n```"),
+    ("docs/page.md", "Two words.\n" * 750),
+    ("docs/reference/errors.md", "Two words.\n" * 751),
+    ("CHANGELOG.md", "Two words.\n" * 751),
     ("docs/page.md", "There is no directory, which is no longer needed."),
 )
 
@@ -205,6 +213,9 @@ class Lint(unittest.TestCase):
         self.assertEqual([2], numbers(lint.faults_of_source("int next = 1'000;\n// Likewise.\nint last;")))
         self.assertEqual([], numbers(lint.faults_of_source("// These are the values\n// Of the last step.")))
         self.assertEqual([], numbers(lint.faults_of_source('say("// Of the last step");\nopen("file:///Of x");')))
+        self.assertEqual([2, 4], numbers(lint.faults_of_source("x = 1\n# Of the last step.\ny = 1\n# Likewise.", "#")))
+        self.assertEqual([1], numbers(lint.faults_of_source("x = 'a' # The same on all ranks.", "#")))
+        self.assertEqual([], numbers(lint.faults_of_source('# These are\n# Of the\nx = "a # Of b"\ny = $# Of', "#")))
         self.assertEqual([], numbers(lint.faults_of_page("| `" + "word " * 26 + "` |")))
         self.assertEqual([], numbers(lint.faults_of_page("```\nat its 2. operation\n```")))
 
