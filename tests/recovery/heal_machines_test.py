@@ -164,12 +164,13 @@ class Connecting(Jobs):
         self.assertEqual(len(hashes(job)), 2, job.told)
 
 
-class SpareMachine(Jobs):
+class SpareJobs(Jobs):
     """Machines of c10d, a further one of which waits."""
 
     def lose(self, rank, machine, how=signal.SIGKILL, kills="{rank}:5:backward:hold", optimizer="adam", subgroups="no", of_spare=None, codes=(0, 0),
-             **environment):
-        """Rank `rank` stays in a step; then its machine, the `machine`th that has come, is lost. `of_spare`: environment of the third one."""
+             hosts=None, **environment):
+        """Rank `rank` stays in a step; then its machine, the `machine`th that has come, is lost. `of_spare`: environment of the third one.
+        With `hosts` (ThreeHosts) each machine is one of them, and the cable of the lost one is cut."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             token = folder / "token"
@@ -181,11 +182,13 @@ class SpareMachine(Jobs):
             # A machine that is silent is lost soon, but not one that does not run for a second.
             conf = f"token_file={token},last_call_timeout=1,keep_alive_interval=0.5,keep_alive_max_attempt=16"
             jobs, silenced = [], []
+            endpoint = "10.77.0.1" if hosts else "127.0.0.1"
 
             def start():
                 number = len(jobs)
+                inside = hosts.hosts["abc"[number]].command() if hosts else []
                 with open(folder / f"out{number}", "w") as out, open(folder / f"err{number}", "w") as err:
-                    jobs.append(subprocess.Popen([LOCKRUN, "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
+                    jobs.append(subprocess.Popen([*inside, LOCKRUN, "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{endpoint}:{port}",
                                                   "--rdzv-conf", conf, "--nproc-per-node", "2", "--prefix", "off", "--max-replacements", "8",
                                                   "--event-log", folder / "events",
                                                   "--max-restarts", "1", TRAINING, "--steps", "12", "--optimizer", optimizer, "--subgroups", subgroups],
@@ -208,9 +211,12 @@ class SpareMachine(Jobs):
                 start()
                 wait(lambda: "waits as a spare" in said(2))
                 lost = [number for number in (0, 1) if f"machine {machine} of 2" in said(number)][0]
-                silenced = family(jobs[lost].pid) if how == signal.SIGSTOP else []
-                for pid in silenced or [jobs[lost].pid]:
-                    os.kill(pid, how)
+                if hosts:
+                    hosts.cut_the_cable_of("abc"[lost])
+                else:
+                    silenced = family(jobs[lost].pid) if how == signal.SIGSTOP else []
+                    for pid in silenced or [jobs[lost].pid]:
+                        os.kill(pid, how)
                 others = [job for number, job in enumerate(jobs) if number != lost]
                 for job in others:
                     job.wait(timeout=300)
@@ -233,6 +239,8 @@ class SpareMachine(Jobs):
         self.assertRegex(job.stderr, r"was lost: .*; this machine has taken its place in [\d.]+ s, no step lost", job.told)
         self.assertNotIn("starting all ranks again", job.stderr, job.told)
 
+
+class SpareMachine(SpareJobs):
     def test_takes_the_place_of_a_machine_that_is_killed(self):
         job = self.lose(rank=2, machine=1)
         self.takes_the_place(job)
