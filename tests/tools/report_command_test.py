@@ -16,10 +16,23 @@ import unittest
 BROWSER = os.environ.get("LOCKSTEP_TEST_BROWSER")
 
 BIN = os.environ["LOCKSTEP_BIN_DIR"]
+PAGE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "tools/report"
 
 
 def report(*arguments):
     return subprocess.run([f"{BIN}/lockstep", "report", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+
+
+def luminance(colour):
+    """Of "#rrggbb", by WCAG 2."""
+    shares = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 class Page(html.parser.HTMLParser):
@@ -233,6 +246,21 @@ class ReportCommand(unittest.TestCase):
         (parts,) = data["time"]
         self.assertEqual(dict(parts["parts"]), {"data": 1, "forward": 2, "backward": 3, "optimizer": 0.5, "communication": 1, "other": 0})
 
+    def test_text_on_the_parts_of_a_step_can_be_read(self):
+        self.assertAlmostEqual(contrast("#ffffff", "#000000"), 21)
+        self.assertAlmostEqual(contrast("#777777", "#ffffff"), 4.48, places=2)
+        script, style = (PAGE / "page.js").read_text(), (PAGE / "page.css").read_text()
+        self.assertEqual(re.findall(r"\.bar i \{[^}]*[ ;]color: (#\w+);", style), ["#fff"])  # in both themes
+        parts, = re.findall(r"const partColours = \{(.*)\};", script)
+        colours = dict(re.findall(r"(\w+): '(#\w{6})'", parts))
+        self.assertEqual(list(colours), ["data", "forward", "backward", "optimizer", "communication", "other"])
+        colours["unknown"], = re.findall(r"const partColour = name => partColours\[name\] \|\| '(#\w{6})';", script)
+        self.assertEqual(len(re.findall(r"\bpartColours\b", script)), 2, "partColour() chooses the colours")
+        for part, colour in colours.items():
+            with self.subTest(part):
+                self.assertGreaterEqual(contrast(colour, "#ffffff"), 4.5)
+        self.assertEqual(len(set(colours.values())), len(colours))
+
     def test_what_happened_to_the_job(self):
         lines = [{"time": 1790000000.5, "run_id": "none", "event": "start", "host": "a", "first_rank": 0, "ranks": 2, "world_size": 4, "restarts": 0},
                  {"time": 1790000007, "run_id": "none", "event": "partition", "round": 1, "reason": "the machine a does not reach b </script>"},
@@ -303,6 +331,26 @@ class ReportCommand(unittest.TestCase):
             tiles = dict(re.findall(r'<div class="tile"><span>(.*?)</span><b>(.*?)</b>', done.stdout))
             self.assertEqual((tiles["eval/accuracy"], tiles["test/accuracy"], tiles["Throughput"]), ("0.2", "0.75", "4"))
             self.assertEqual(done.stdout.count('<div class="card chart">'), 2)  # loss and steps per second
+
+        def test_axes_of_shares_stop_at_1(self):
+            run = self.make_run("shares", 0.5)
+            values = {"eval/precision": (0.99, 0.99), "eval/recall": (1, 1), "eval/f1": (0, 0), "eval/accuracy": (0.5, 0.999), "eval/spearman": (-0.2, 0.98),
+                      "eval/exact_match": (80, 99.5)}
+            with open(run / "metrics.jsonl", "w") as file:
+                for place, step in enumerate((20, 40)):
+                    file.write(json.dumps({"step": step, "time": 1790000000 + step, **{name: pair[place] for name, pair in values.items()}}) + "\n")
+            self.assertEqual(report(run).returncode, 0)
+            done = subprocess.run([BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.dir}/profile",
+                                   "--window-size=1280,3000", "--virtual-time-budget=5000", "--dump-dom", f"file://{run}/report.html"],
+                                  capture_output=True, text=True, timeout=60)
+            charts = {name: [float(mark) for mark in re.findall(r'text-anchor="end">(-?[\d.]+)</text>', marks)]
+                      for name, marks in re.findall(r'aria-label="(\S+?): [^"]*">(.*?)<line class="axis" ', done.stdout, re.DOTALL)}
+            self.assertLessEqual(values.keys(), charts.keys())
+            for name in values:
+                with self.subTest(name):
+                    self.assertGreater(len(charts[name]), 1)
+                    self.assertLessEqual(max(charts[name]), 100 if name == "eval/exact_match" else 1)
+                    self.assertGreaterEqual(min(charts[name]), -0.3 if name == "eval/spearman" else 0)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,8 @@ function bytes(count) {
 }
 const date = seconds => seconds ? new Date(seconds * 1000).toLocaleString(undefined, {dateStyle: 'medium', timeStyle: 'short'}) : '–';
 const plural = (count, noun) => `${count.toLocaleString('en')} ${noun}${count === 1 ? '' : 's'}`;
-const direction = name => /loss|perplexity|error|wer|cer/.test(name) ? -1 : /accuracy|f1|bleu|per_second|correlation|precision|recall/.test(name) ? 1 : 0;
+const isShare = name => /accuracy|f1|precision|recall|correlation|pearson|spearman|exact_match/.test(name);  // at most 1, or at most 100
+const direction = name => /loss|perplexity|error|wer|cer/.test(name) ? -1 : isShare(name) || /bleu|per_second/.test(name) ? 1 : 0;
 
 /* ---- what is shown ---- */
 const longest = Math.max(...runs.flatMap(run => run.series.map(series => series.mean.length)), 0);
@@ -192,11 +193,15 @@ class Chart {
     }
     const isLog = state.log && low > 0;
     if (!(low <= high)) [low, high] = [0, 1];
+    const least = low, most = high;
     if (low === high) { const pad = Math.abs(low) * 0.1 || 1; low -= pad; high += pad; }
     const warp = isLog ? Math.log : value => value;
     let bottom = warp(low), top = warp(high);
     const pad = (top - bottom) * 0.06; bottom -= low === 0 ? 0 : pad; top += pad;
-    if (!isLog && high <= 1 && /accuracy|f1|precision|recall/.test(this.name)) top = Math.min(top, 1);
+    if (!isLog && isShare(this.name) && most <= 1) {
+      top = Math.min(top, 1);
+      if (least >= 0) bottom = Math.max(bottom, 0);
+    }
     const X = value => margin.left + (value - from) / (to - from) * (width - margin.left - margin.right);
     const Y = value => margin.top + (1 - (warp(value) - bottom) / (top - bottom)) * (height - margin.top - margin.bottom);
     this.X = X; this.Y = Y;
@@ -441,7 +446,9 @@ function overview() {
   node.append(make('h2', {}, 'Runs'), make('div', {class: 'card scroll'}, table));
 }
 
-const partColours = {data: '#76848f', forward: '#3f8fc9', backward: '#2a63a8', optimizer: '#8259b3', communication: '#c8473c', other: '#a2a9b0'};
+// In both themes; the text on them is white (page.css), with a contrast of at least 4.5.
+const partColours = {data: '#3c7d74', forward: '#2e79b0', backward: '#2b5597', optimizer: '#8259b3', communication: '#c8473c', other: '#6f757d'};
+const partColour = name => partColours[name] || '#8a6a2f';
 function timeParts(node) {
   const rows = runs.flatMap((run, r) => run.time.map(each => ({...each, run: r})));
   const card = make('div', {class: 'card parts'});
@@ -453,13 +460,13 @@ function timeParts(node) {
   const most = Math.max(...rows.map(sum));
   const known = [...new Set(rows.flatMap(row => row.parts.map(part => part[0])))];
   const key = make('div', {class: 'key'});
-  for (const part of known) key.append(make('span', {}, make('i', {class: 'dot', style: `background:${partColours[part] || 'var(--faint)'}`}), part));
+  for (const part of known) key.append(make('span', {}, make('i', {class: 'dot', style: `background:${partColour(part)}`}), part));
   card.append(key);
   for (const row of rows) {
     const bar = make('div', {class: 'bar', role: 'img', 'aria-label': row.parts.map(part => `${part[0]} ${number(part[1])} ms`).join(', ')});
     for (const [name, value] of row.parts) {
       const share = value / (most || 1) * 100, own = value / (sum(row) || 1);
-      bar.append(make('i', {style: `width:${share}%;background:${partColours[name] || 'var(--faint)'}`, title: `${name}: ${number(Number(value.toPrecision(4)))} ms, ${(own * 100).toFixed(1)} %`},
+      bar.append(make('i', {style: `width:${share}%;background:${partColour(name)}`, title: `${name}: ${number(Number(value.toPrecision(4)))} ms, ${(own * 100).toFixed(1)} %`},
         share > 7 ? `${(own * 100).toFixed(0)} %` : ''));
     }
     card.append(make('div', {class: 'part-row'}, make('span', {}, many ? dot(row.run) : null, many ? `\u2002${runs[row.run].name}, ${row.rank}` : row.rank), bar, make('span', {}, `${number(Number(sum(row).toPrecision(3)))} ms/step`)));
