@@ -93,6 +93,8 @@ TEST(BenchReport, GivesOneObjectPerLineAndAPicture) {
   const std::string picture = svg(result);
   EXPECT_NE(picture.find("lockstep direct"), std::string::npos);
   EXPECT_NE(picture.find("limit of the machine"), std::string::npos);
+  EXPECT_NE(picture.find("<text class=\"a\""), std::string::npos) << picture;  // Lockstep's colour
+  EXPECT_NE(picture.find("prefers-color-scheme: dark"), std::string::npos);
 }
 
 TEST(BenchReport, TheTableHasAColumnForEachPeer) {
