@@ -117,6 +117,12 @@ class DocsTest(unittest.TestCase):
                 if block.language not in ("text", "diff") for number, line in enumerate(block.text.split("\n")) if len(line) > 92]
         self.assertEqual(wide, [], "a line of code has at most 92 columns: put comments above it, and break commands with \\")
 
+    def test_first_examples_fit_a_phone(self):
+        """A phone of 400 pixels shows 50 columns of code on the site."""
+        wide = [f"{block.page}:{block.line + number}: {len(line)} columns" for page, count in (("README.md", 3), ("docs/index.md", 2), ("docs/lockrun.md", 1))
+                for block in blocks_of(page)[:count] for number, line in enumerate(block.text.split("\n")) if len(line) > 50]
+        self.assertEqual(wide, [], "put comments above the lines")
+
     def test_cpp_compiles(self):
         includes, parts, count = set(), [], 0
         for page in pages():
