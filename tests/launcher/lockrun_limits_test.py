@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import unittest
@@ -27,7 +28,8 @@ class LimitsTest(LockrunTest):
         for path in self.directory, self.scratch:
             path.chmod(0o777)
         pathlib.Path(self.directory).parent.chmod(0o755)
-        result = self.run_by("setpriv", "--reuid", 65533, "--clear-groups", "prlimit", "--nproc=12", LOCKRUN, "--nproc-per-node", 16, "sleep", 1)
+        lockrun = shutil.copy(LOCKRUN, self.directory)  # root's checkout may be root's alone
+        result = self.run_by("setpriv", "--reuid", 65533, "--clear-groups", "prlimit", "--nproc=12", lockrun, "--nproc-per-node", 16, "sleep", 1)
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertRegex(result.stderr, r"rank \d+ could not be started: cannot make a process \(fork\): Resource temporarily unavailable; "
                                         r"user 65533 may have 12 processes and threads \(ulimit -u\)")

@@ -1,9 +1,11 @@
 """What the programs of zoo/datasets share: the hash, PNG, files, signals and archives."""
 
+import gzip
 import io
 import os
 import pathlib
 import random
+import shutil
 import stat
 import struct
 import subprocess
@@ -233,14 +235,21 @@ class Files(unittest.TestCase):
 
     def test_a_damaged_header_is_not_the_end(self):
         def make(path):
-            with tarfile.open(path, "w") as archive:
+            with tarfile.open(path, mode) as archive:
                 for name in ("a", "b", "c"):
                     archive.addfile(tarfile.TarInfo(name))
-            content = bytearray(path.read_bytes())
-            content[512] ^= 1  # of the second file's header
-            path.write_bytes(content)
+            is_packed = mode == "w:gz"
+            content = bytearray(gzip.decompress(path.read_bytes()) if is_packed else path.read_bytes())
+            content[512 * damaged] ^= 1
+            path.write_bytes(gzip.compress(content) if is_packed else content)
 
-        self.refused(self.archive("a.tar", make), "bad checksum")
+        for mode, ending in (("w", "tar"), ("w:gz", "tar.gz")):
+            for damaged in (1, 2):
+                with self.subTest(mode=mode, damaged=damaged):
+                    self.refused(self.archive(f"{damaged}.{ending}", make), f"the header at byte {512 * damaged} is damaged")
+                    shutil.rmtree(self.directory / "bad")
+            damaged = 0
+            self.refused(self.archive(f"first.{ending}", make), "bad checksum|not a .* file|invalid header|file could not be opened")
 
     def test_a_damaged_zip(self):
         def make(path):

@@ -14,15 +14,12 @@ from .program import Error, end_if_stopped
 _PIECE = 1 << 20
 
 
-class _StrictInfo(tarfile.TarInfo):
-    """tarfile takes a damaged header for the end of the archive; this one is an error."""
-
-    @classmethod
-    def frombuf(cls, buffer, encoding, errors):
-        try:
-            return super().frombuf(buffer, encoding, errors)
-        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:
-            raise tarfile.ReadError(str(error)) from None
+def _check_end(archive):
+    """tarfile takes a damaged header for the end of the archive. The true end is a block of zeros, or that of the file."""
+    archive.fileobj.seek(archive.offset)
+    block = archive.fileobj.read(tarfile.BLOCKSIZE)
+    if block.strip(b"\0"):
+        raise tarfile.ReadError(f"the header at byte {archive.offset} is damaged")
 
 
 def _is_leftover(name):
@@ -50,10 +47,11 @@ def _entries(path):
                 kind = "other" if not has_kind else "folder" if entry.is_dir() else "file"
                 yield entry.filename, kind, lambda entry=entry: archive.open(entry)
     else:
-        with tarfile.open(path, "r:gz" if _is_gzip(path) else "r:", tarinfo=_StrictInfo, encoding="utf-8", errors="strict") as archive:
+        with tarfile.open(path, "r:gz" if _is_gzip(path) else "r:", encoding="utf-8", errors="strict") as archive:
             for entry in archive:
                 kind = "folder" if entry.isdir() else "file" if entry.isreg() else "other"
                 yield entry.name, kind, lambda entry=entry: archive.extractfile(entry)
+            _check_end(archive)
 
 
 def _write(source, to):
