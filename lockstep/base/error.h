@@ -59,16 +59,26 @@ class TimeoutError : public CommError {
   std::vector<int> missing_ranks_;
 };
 
+/// What a PeerLostError knows beside its message.
+struct PeerLoss {
+  bool has_left = false;     ///< the peer left the group or the job itself; false: it died, or nothing is known
+  bool quotes_call = false;  ///< the message says what a rank of the group had called
+};
+
 /// A peer died, or left the group, while others needed it.
 class PeerLostError : public CommError {
  public:
   /// `rank`: within the group.
-  PeerLostError(const std::string& message, int rank) : CommError(message), rank_(rank) {}
+  PeerLostError(const std::string& message, int rank, PeerLoss loss = {})
+      : CommError(message), rank_(rank), loss_(loss) {}
   /// Rank, within the group, of the peer that is gone.
   int rank() const { return rank_; }
+  /// Returns how the peer was lost.
+  const PeerLoss& loss() const { return loss_; }
 
  private:
   int rank_;
+  PeerLoss loss_;
 };
 
 /// A rank has died and was replaced by a new process (`lockrun --max-replacements`) while this one waited for it.

@@ -40,6 +40,45 @@ std::vector<int64_t> indices_now(const Dataset& dataset, const S& sampler) {
   }
   return sampler.indices();
 }
+
+template <class D>
+concept is_dataset =
+    std::convertible_to<const D&, const Dataset&> || std::convertible_to<const D&, const IterableDataset&>;
+template <class S>
+concept orders_samples =
+    gives_indices<std::remove_cvref_t<S>> || std::convertible_to<const S&, std::vector<int64_t>>;
+/// The constructors of DataLoader that load take these.
+template <class D, class S, class O>
+concept can_load = std::convertible_to<const O&, const DataLoaderOptions&> &&
+    ((std::convertible_to<const D&, const Dataset&> && orders_samples<S>) ||
+     (std::convertible_to<const D&, const IterableDataset&> && std::convertible_to<const S&, const BatchSharding&>));
+
+/// For what can not: the compiler's first error says what to write.
+template <class D, class S, class O>
+constexpr void refuse_to_load() {
+  if constexpr (!is_dataset<D>) {
+    static_assert(
+        is_dataset<D>,
+        "DataLoader takes a lockstep::Dataset: make one of LibTorch's data sets by lockstep::torch_dataset(dataset), of "
+        "tensors by lockstep::tensor_dataset({{\"x\", x}, {\"y\", y}})");
+  } else if constexpr (std::convertible_to<const D&, const IterableDataset&>) {
+    static_assert(
+        std::convertible_to<const S&, const BatchSharding&>,
+        "DataLoader of an IterableDataset takes a lockstep::BatchSharding and options: write DataLoader(dataset, "
+        "lockstep::BatchSharding{}, {.batch_size = 32})");
+  } else if constexpr (!orders_samples<S>) {
+    static_assert(
+        orders_samples<S>,
+        "DataLoader takes the samples' order before its options: write DataLoader(dataset, "
+        "lockstep::DistributedSampler(dataset), {.batch_size = 32}), or give a std::vector<int64_t>");
+  } else {
+    static_assert(
+        std::convertible_to<const O&, const DataLoaderOptions&>,
+        "DataLoader takes lockstep::DataLoaderOptions at its end: write DataLoader(dataset, sampler, {.batch_size = 32})");
+  }
+}
+/// In place of an order of samples that is missing.
+struct NoOrder {};
 }  // namespace detail
 
 /// Passes over some samples of a dataset, batch by batch. A torch::data dataset: see torch_dataset.h.
@@ -82,6 +121,20 @@ class DataLoader {
   /// num_replicas - 1]; Error if num_replicas or rank is not given before init() or after destroy().
   DataLoader(const IterableDataset& dataset, const BatchSharding& sharding,
              const DataLoaderOptions& options = {});
+  /// For anything else, in these three: says at compile time what to write.
+  template <class D>
+  requires(!std::derived_from<D, DataLoader>) explicit DataLoader(const D& dataset)
+      : DataLoader(dataset, detail::NoOrder()) {}
+  /// See above.
+  template <class D>
+  DataLoader(const D& dataset, const DataLoaderOptions& /*options*/)
+      : DataLoader(dataset, detail::NoOrder()) {}
+  /// See above.
+  template <class D, class S = std::vector<int64_t>, class O = DataLoaderOptions>
+  requires(!detail::can_load<D, S, O>) DataLoader(const D& /*dataset*/, const S& /*sampler*/, const O& /*options*/ = {})
+      : DataLoader(Dataset(), std::vector<int64_t>()) {
+    detail::refuse_to_load<D, S, O>();
+  }
   /// Blocks for the calls of collate that are running.
   ~DataLoader();
   DataLoader(DataLoader&&) noexcept;             ///< The other one is left without a pass.

@@ -16,6 +16,9 @@
 namespace lockstep {
 namespace detail {
 struct PositionOf;
+template <class Samples>
+concept counts_samples =
+    std::convertible_to<const Samples&, int64_t> || std::convertible_to<const Samples&, const Dataset&>;
 template <class T>
 struct NeedsTorchDataSampler {
   static_assert(
@@ -44,6 +47,16 @@ class DistributedSampler {
   /// For the samples of `dataset`.
   explicit DistributedSampler(const Dataset& dataset, DistributedSamplerOptions options = {})
       : DistributedSampler(dataset.size, options) {}
+  /// For anything else: says at compile time what to write.
+  template <class Samples>
+  requires(!detail::counts_samples<Samples> && !std::is_convertible_v<const Samples&, const DistributedSampler&>)
+  explicit DistributedSampler(const Samples& /*samples*/, const DistributedSamplerOptions& /*options*/ = {})
+      : DistributedSampler(int64_t{0}) {
+    static_assert(
+        detail::counts_samples<Samples>,
+        "DistributedSampler takes the number of samples or a lockstep::Dataset: of LibTorch's data sets write "
+        "DistributedSampler(dataset.size().value()), of containers DistributedSampler(values.size())");
+  }
   /// Chooses the permutation of the next indices(). The same epoch gives the same list; another one begins at
   /// its first sample. Not in the middle of a pass: advance() would count samples of another order, and throws.
   void set_epoch(int64_t epoch) { position_.set_epoch(epoch); }

@@ -7,6 +7,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <string>
@@ -123,6 +124,13 @@ const torch::nn::Module& module_of(const M& module) {
 
 std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module);
 
+/// Are the first arguments of a constructor of FusedZeroRedundancyOptimizer a wrapper, perhaps groups, and options?
+template <class... Args>
+inline constexpr bool kGivesWrapper = false;
+template <is_wrapper Wrapper, class... Rest>
+inline constexpr bool kGivesWrapper<Wrapper&, Rest...> =
+    (std::is_base_of_v<torch::optim::OptimizerOptions, std::remove_cvref_t<Rest>> || ...);
+
 }  // namespace detail
 
 /// The optimizer's state and its work are divided among the ranks of one machine, by elements: during
@@ -153,7 +161,12 @@ std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module);
 /// CommError when a rank is lost. Under join() it is named beside the model. One thread at a time.
 template <class OptimizerT>
 class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
-  static_assert(std::is_base_of_v<torch::optim::AdamW, OptimizerT> ||
+  static_assert(
+      !std::is_same_v<OptimizerT, detail::NoOptimizer>,
+      "FusedZeroRedundancyOptimizer takes an optimizer's class: write "
+      "FusedZeroRedundancyOptimizer<torch::optim::AdamW> optimizer(ddp, torch::optim::AdamWOptions(1e-3))");
+  static_assert(std::is_same_v<OptimizerT, detail::NoOptimizer> ||
+                    std::is_base_of_v<torch::optim::AdamW, OptimizerT> ||
                     std::is_base_of_v<torch::optim::Adam, OptimizerT> ||
                     std::is_base_of_v<torch::optim::SGD, OptimizerT> ||
                     std::is_base_of_v<torch::optim::Adagrad, OptimizerT> ||
@@ -164,7 +177,7 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
   /// `groups`: all trainable parameters of the module, in groups with options of their own. `defaults`:
   /// OptimizerT's options. Blocks. Throws ValueError for another backend than "lockstep"
   /// and for a trained parameter of the module that is in no group.
-  template <class M, class Defaults>
+  template <class M, std::derived_from<torch::optim::OptimizerOptions> Defaults>
   FusedZeroRedundancyOptimizer(DistributedDataParallel<M>& ddp,
                                const std::vector<torch::optim::OptimizerParamGroup>& groups,
                                const Defaults& defaults,
@@ -175,17 +188,32 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
     ddp.core_->call_before_gradients([slices = slices()] { detail::note_zeroed_gradients(*slices); });
   }
   /// All trainable parameters of the module.
-  template <class M, class Defaults>
+  template <class M, std::derived_from<torch::optim::OptimizerOptions> Defaults>
   FusedZeroRedundancyOptimizer(DistributedDataParallel<M>& ddp, const Defaults& defaults,
                                const FusedZeroRedundancyOptimizerOptions& options = {})
       : FusedZeroRedundancyOptimizer(ddp,
                                      {torch::optim::OptimizerParamGroup(
                                          detail::trainable_parameters(detail::module_of(ddp.module())))},
                                      defaults, options) {}
+  /// For anything else: says at compile time what to write.
+  template <class Given, class... Rest>
+  requires(!detail::kGivesWrapper<Given, Rest...> &&
+           !std::is_base_of_v<FusedZeroRedundancyOptimizer, std::remove_cvref_t<Given>>) explicit FusedZeroRedundancyOptimizer(
+      Given&& /*given*/, Rest&&... /*rest*/)
+      : FusedZeroCore(torch::nn::Module(), {}, nullptr, nullptr, {}) {
+    static_assert(
+        detail::kGivesWrapper<Given, Rest...> || std::is_same_v<OptimizerT, detail::NoOptimizer>,
+        "FusedZeroRedundancyOptimizer takes the DistributedDataParallel and the optimizer's options: write "
+        "FusedZeroRedundancyOptimizer<torch::optim::AdamW> optimizer(ddp, torch::optim::AdamWOptions(1e-3))");
+  }
 
   /// The plain optimizer over all parameters that this one stands for, with the state of the last
   /// consolidate_state_dict() and today's options. Throws Error on a rank that has none.
   const OptimizerT& state_dict() const { return static_cast<const OptimizerT&>(consolidated()); }
 };
+
+/// For one without <OptimizerT>: says at compile time what to write.
+template <class Given, class... Rest>
+FusedZeroRedundancyOptimizer(Given&&, Rest&&...) -> FusedZeroRedundancyOptimizer<detail::NoOptimizer>;
 
 }  // namespace lockstep

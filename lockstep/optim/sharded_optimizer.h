@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -36,10 +37,34 @@ struct Clipping {
 
 /// Makes `OptimizerT` over some groups.
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(const ParamGroups&)>;
+
+/// In place of an optimizer's class that a program does not name.
+struct NoOptimizer {
+  void step();
+};
+template <class OptimizerT, class Defaults>
+concept takes_options = std::is_constructible_v<OptimizerT, const ParamGroups&, const Defaults&>;
+
 template <class OptimizerT, class Defaults>
 MakeOptimizer maker(const Defaults& defaults) {
-  return [defaults](const ParamGroups& groups) { return std::make_unique<OptimizerT>(groups, defaults); };
+  if constexpr (takes_options<OptimizerT, Defaults>) {
+    return [defaults](const ParamGroups& groups) { return std::make_unique<OptimizerT>(groups, defaults); };
+  } else {
+    static_assert(
+        takes_options<OptimizerT, Defaults> || std::is_same_v<OptimizerT, NoOptimizer>,
+        "these are not the options of this optimizer: give it its own, such as torch::optim::AdamWOptions(1e-3) for "
+        "torch::optim::AdamW");
+    return {};
+  }
 }
+
+/// Are the first arguments of an optimizer's constructor parameters, or groups of them, and options?
+template <class... Args>
+inline constexpr bool kGivesParameters = false;
+template <class Given, class Defaults, class... Rest>
+inline constexpr bool kGivesParameters<Given, Defaults, Rest...> =
+    (std::is_convertible_v<Given, std::vector<at::Tensor>> || std::is_convertible_v<Given, ParamGroups>) &&
+    std::is_base_of_v<torch::optim::OptimizerOptions, std::remove_cvref_t<Defaults>>;
 
 }  // namespace detail
 

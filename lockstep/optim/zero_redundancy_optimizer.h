@@ -1,8 +1,10 @@
 // An optimizer whose state is divided among the ranks, by whole parameters (ZeRO, stage 1).
 #pragma once
 
+#include <concepts>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -65,26 +67,46 @@ class ZeroRedundancyCore : public ShardedOptimizer {
 template <class OptimizerT>
 class ZeroRedundancyOptimizer : public detail::ZeroRedundancyCore {
   static_assert(
+      !std::is_same_v<OptimizerT, detail::NoOptimizer>,
+      "ZeroRedundancyOptimizer takes an optimizer's class, not the optimizer: write "
+      "ZeroRedundancyOptimizer<torch::optim::AdamW> optimizer(parameters, torch::optim::AdamWOptions(1e-3))");
+  static_assert(
       requires(OptimizerT & optimizer) { optimizer.step(); },
       "an optimizer whose step needs a closure (LBFGS) looks at all parameters at once");
 
  public:
   /// `defaults`: OptimizerT's options.
-  template <class Defaults>
+  template <std::derived_from<torch::optim::OptimizerOptions> Defaults>
   ZeroRedundancyOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                           const Defaults& defaults, const ZeroRedundancyOptimizerOptions& options = {})
       : ZeroRedundancyCore(groups, std::make_unique<Defaults>(defaults), detail::maker<OptimizerT>(defaults),
                            options) {}
   /// Takes parameters in one group.
-  template <class Defaults>
+  template <std::derived_from<torch::optim::OptimizerOptions> Defaults>
   ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, const Defaults& defaults,
                           const ZeroRedundancyOptimizerOptions& options = {})
       : ZeroRedundancyOptimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, defaults,
                                 options) {}
+  /// For anything else: says at compile time what to write.
+  template <class Given, class... Rest>
+  requires(!detail::kGivesParameters<Given, Rest...> &&
+           !std::is_base_of_v<ZeroRedundancyOptimizer, std::remove_cvref_t<Given>>) explicit ZeroRedundancyOptimizer(
+      Given&& /*given*/, Rest&&... /*rest*/)
+      : ZeroRedundancyCore({}, nullptr, nullptr, {}) {
+    static_assert(
+        detail::kGivesParameters<Given, Rest...> || std::is_same_v<OptimizerT, detail::NoOptimizer>,
+        "ZeroRedundancyOptimizer takes parameters and the optimizer's options: write "
+        "ZeroRedundancyOptimizer<torch::optim::AdamW> optimizer(lockstep::parameters(model), "
+        "torch::optim::AdamWOptions(1e-3))");
+  }
 
   /// The plain optimizer over all parameters that this one stands for, with the state of the last
   /// consolidate_state_dict() and today's options. Throws Error on a rank that has none.
   const OptimizerT& state_dict() const { return static_cast<const OptimizerT&>(consolidated()); }
 };
+
+/// For one without <OptimizerT>: says at compile time what to write.
+template <class Given, class... Rest>
+ZeroRedundancyOptimizer(Given&&, Rest&&...) -> ZeroRedundancyOptimizer<detail::NoOptimizer>;
 
 }  // namespace lockstep

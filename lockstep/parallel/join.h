@@ -22,6 +22,14 @@ struct JoinOptions {
   bool throw_on_early_termination = false;
 };
 
+class Joinable;
+
+namespace detail {
+template <class T>
+concept can_join =
+    is_wrapper<T> || std::is_base_of_v<JoinMember, T> || std::is_same_v<std::remove_const_t<T>, Joinable>;
+}  // namespace detail
+
 /// A wrapped module, whatever its type, or an optimizer that divides its work among the ranks, as join()
 /// takes them. The optimizer must outlive it.
 class Joinable {
@@ -29,6 +37,13 @@ class Joinable {
   /// A model. Implicit, so that join() takes a list of models and optimizers.
   template <class M>
   Joinable(DistributedDataParallel<M>& ddp) : member_(ddp.core_) {}  // NOLINT: implicit by design
+  /// For anything else: says at compile time what to write.
+  template <class Member>
+  requires(!detail::can_join<Member>) Joinable(Member& /*member*/) {  // NOLINT: implicit by design
+    static_assert(detail::can_join<Member>,
+                  "join() takes DistributedDataParallel wrappers, and optimizers that divide their work "
+                  "(ZeroRedundancyOptimizer, FusedZeroRedundancyOptimizer): leave modules and other optimizers out");
+  }
   /// ZeroRedundancyOptimizer and FusedZeroRedundancyOptimizer.
   template <class Member>
   requires std::is_base_of_v<detail::JoinMember, Member> Joinable(
@@ -54,5 +69,12 @@ class Joinable {
 /// that is the same on all ranks. Inside, buckets leave at the end of backward. An exception in `body` is
 /// passed on at once. Blocks until all ranks are done.
 void join(const std::vector<Joinable>& members, const std::function<void()>& body, JoinOptions options = {});
+/// For one member that is no list: says at compile time what to write.
+template <class Member, class Body>
+requires(!std::is_convertible_v<Member&&, const std::vector<Joinable>&>) void join(Member&& /*member*/, const Body& /*body*/,
+                                                                                   JoinOptions /*options*/ = {}) {
+  static_assert(std::is_convertible_v<Member&&, const std::vector<Joinable>&>,
+                "join() takes a list of models and optimizers: write join({ddp}, [&] { ... })");
+}
 
 }  // namespace lockstep

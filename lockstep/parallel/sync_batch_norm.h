@@ -4,6 +4,8 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <concepts>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -36,6 +38,16 @@ class BatchExchange {
 };
 
 struct BatchNormAccess;
+
+/// What convert_sync_batchnorm() takes beside a module: it tells whether it is null, leads to a module, and can be returned.
+template <class M>
+concept holds_module = std::is_copy_constructible_v<M> &&
+    (requires(const M& module) { module.is_empty(); } || requires(const M& module) { module == nullptr; }) &&
+    (requires(const M& module) {
+      { *module.ptr() } -> std::convertible_to<torch::nn::Module&>;
+    } || requires(const M& module) {
+      { *module } -> std::convertible_to<torch::nn::Module&>;
+    });
 
 }  // namespace detail
 
@@ -110,17 +122,25 @@ void convert_sync_batchnorm(torch::nn::Module& module, std::optional<ProcessGrou
 template <class M>
 requires(!std::is_base_of_v<torch::nn::Module, M>) M
     convert_sync_batchnorm(const M& module, std::optional<ProcessGroup> group = std::nullopt) {
-  if constexpr (requires { module.is_empty(); }) {
-    if (module.is_empty()) throw ValueError("convert_sync_batchnorm: the module is null");
+  if constexpr (!detail::holds_module<M>) {
+    static_assert(
+        detail::holds_module<M>,
+        "convert_sync_batchnorm takes a module, a module holder (TORCH_MODULE), a std::shared_ptr to a module or an "
+        "AnyModule: convert the module before you wrap it");
+    std::abort();
   } else {
-    if (module == nullptr) throw ValueError("convert_sync_batchnorm: the module is null");
+    if constexpr (requires { module.is_empty(); }) {
+      if (module.is_empty()) throw ValueError("convert_sync_batchnorm: the module is null");
+    } else {
+      if (module == nullptr) throw ValueError("convert_sync_batchnorm: the module is null");
+    }
+    if constexpr (requires { module.ptr(); }) {
+      convert_sync_batchnorm(*module.ptr(), std::move(group));
+    } else {
+      convert_sync_batchnorm(*module, std::move(group));
+    }
+    return module;
   }
-  if constexpr (requires { module.ptr(); }) {
-    convert_sync_batchnorm(*module.ptr(), std::move(group));
-  } else {
-    convert_sync_batchnorm(*module, std::move(group));
-  }
-  return module;
 }
 
 namespace detail {

@@ -29,7 +29,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 13;
+inline constexpr uint32_t kLayoutVersion = 14;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 512;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -265,7 +265,8 @@ struct alignas(kLine) MemberProgress {
 enum class FailureKind : uint32_t {
   none,
   timeout,
-  peer_lost,
+  peer_lost,  ///< a member died
+  peer_left,  ///< a member left the group or the job
   mismatch,
   step,           ///< a member's step failed: the group is renewed and goes on
   world_changed,  ///< a member was replaced: the group is renewed with the new process

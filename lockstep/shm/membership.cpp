@@ -128,11 +128,10 @@ bool Membership::all_others_have_stopped() {
   if (is_copy()) return false;
   // The area may have been cleared and taken by another group: then all have left this one.
   if (segment().area_record(area()).generation.load(std::memory_order_acquire) != generation_) return true;
-  std::string how;
   for (int m = 0; m < size(); ++m) {
     // acquire: that rank's last access.
     const bool stopped = progress_[m].state.load(std::memory_order_acquire) != MemberState::active;
-    if (m != rank() && !stopped && !is_gone(m, how)) return false;
+    if (m != rank() && !stopped && !find_ending(m)) return false;
   }
   return true;
 }
@@ -152,6 +151,9 @@ void Membership::set_broken(FailureKind kind, const std::string& message, int lo
     }
     case FailureKind::peer_lost:
       broken_ = std::make_exception_ptr(PeerLostError(message, lost_rank));
+      return;
+    case FailureKind::peer_left:
+      broken_ = std::make_exception_ptr(PeerLostError(message, lost_rank, {.has_left = true}));
       return;
     case FailureKind::step:
       broken_ = std::make_exception_ptr(StepFailedError(message));
@@ -174,7 +176,6 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
   std::string names;
   for (int m = 0; m < size(); ++m) {
     if (m == rank() || !awaited.needs(m)) continue;
-    std::string how;
     if (peers_.was_replaced(segment_rank_of(m)) && awaited.needs(m)) {
       fail(
           FailureKind::world_changed,
@@ -185,9 +186,10 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
           m);
     }
     // What a rank did just before it ended counts: look again once it is known to have ended.
-    if (is_gone(m, how, awaited.sequence()) && awaited.needs(m)) {
-      fail(FailureKind::peer_lost,
-           fmt::format("{} lost {}: it {}", awaited.describe(), describe_peer(m), how), m);
+    const std::optional<Ending> ending = find_ending(m, awaited.sequence());
+    if (ending && awaited.needs(m)) {
+      fail(ending->has_left ? FailureKind::peer_left : FailureKind::peer_lost,
+           fmt::format("{} lost {}: it {}", awaited.describe(), describe_peer(m), ending->words), m);
     }
     if (!timed_out) continue;
     missing.insert(m);
@@ -202,22 +204,20 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
 }
 
 bool Membership::all_others_are_gone() {
-  std::string how;
   for (int m = 0; m < size(); ++m) {
-    if (m != rank() && !is_gone(m, how)) return false;
+    if (m != rank() && !find_ending(m)) return false;
   }
   return true;
 }
 
-bool Membership::is_gone(int member, std::string& how, uint64_t sequence) {
-  if (peers_.is_gone(segment_rank_of(member), how)) return true;
+std::optional<Ending> Membership::find_ending(int member, uint64_t sequence) {
+  if (auto ending = peers_.find_ending(segment_rank_of(member))) return ending;
   const MemberProgress& progress = progress_[member];
   // acquire: what it did before.
   const uint64_t closed = progress.closed.load(std::memory_order_acquire);
   const bool has_left = progress.state.load(std::memory_order_acquire) == MemberState::left;
-  if (!has_left && (closed == 0 || sequence < closed)) return false;
-  how = "has left the group";
-  return true;
+  if (!has_left && (closed == 0 || sequence < closed)) return std::nullopt;
+  return Ending{.words = "has left the group", .has_left = true};
 }
 
 std::string Membership::describe_peer(int member) const {

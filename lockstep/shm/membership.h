@@ -4,6 +4,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -113,8 +114,8 @@ class Membership : public Members {
   bool report(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing);
   /// Makes the reported failure this rank's, and returns true.
   [[gnu::cold]] bool take_failure();
-  /// As far as operation `sequence` needs it; 0: altogether.
-  bool is_gone(int member, std::string& how, uint64_t sequence = 0);
+  /// As far as operation `sequence` needs it; 0: altogether. Nothing while it lives and takes part.
+  std::optional<Ending> find_ending(int member, uint64_t sequence = 0);
   std::string describe_peer(int member) const;
   void set_broken(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing);
   void print_flight_recorder() const;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,19 @@
 
 namespace lockstep::shm {
 
+/// How a rank has ended.
+struct Ending {
+  std::string words;      ///< what follows "it": "has left the job", "was killed by signal 9 (Killed)"
+  bool has_left = false;  ///< by its own will: it called destroy(), or its program ended well
+};
+
 /// Thread-safe. None of the calls blocks.
 class Peers {
  public:
   explicit Peers(const Segment& segment);
-  /// Has `rank` left the job, or ended? `how`: in words. A process in another PID namespace, whose number
+  /// How `rank` has left the job, or ended; nothing while it lives. A process in another PID namespace, whose number
   /// means nothing here, is taken to live until it or its launcher says otherwise.
-  bool is_gone(int rank, std::string& how);
+  std::optional<Ending> find_ending(int rank);
   /// Has a new process taken the place of `rank` since this one has met the others last?
   bool was_replaced(int rank) const {
     return segment_.rank_record(rank).changed_at.load(std::memory_order_acquire) > epoch();

@@ -15,6 +15,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/parallel/logical/logical_ranks.h"
+#include "lockstep/parallel/module_call.h"
 #include "lockstep/trainer/loss.h"
 #include "lockstep/trainer/training_arguments.h"
 
@@ -31,11 +32,15 @@ class TrainedModel {
   }
   template <class... Args>
   auto operator()(Args&&... args) {
-    if (ddp_) return (*ddp_)(std::forward<Args>(args)...);
-    if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
-      return module_.forward(std::forward<Args>(args)...);
+    if constexpr (detail::verify_call<M, Args...>()) {
+      if (ddp_) return (*ddp_)(std::forward<Args>(args)...);
+      if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
+        return module_.forward(std::forward<Args>(args)...);
+      } else {
+        return module_->forward(std::forward<Args>(args)...);
+      }
     } else {
-      return module_->forward(std::forward<Args>(args)...);
+      return at::Tensor();  // so that what is done with the result is no further error
     }
   }
   /// What a call does, as DistributedDataParallel has it.

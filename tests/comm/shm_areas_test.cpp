@@ -104,8 +104,14 @@ TEST(ShmAreasTest, AMemberThatLeavesAGroupIsNamed) {
     broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
     {
       Group pair(self.node, static_cast<int>(area), {0, 1}, rank, kTimeout);
-      if (rank == 0)
+      if (rank == 0) {
         expect_contains(message_of<PeerLostError>([&] { pair.barrier(kTimeout); }), "has left the group");
+        try {
+          pair.barrier(kTimeout);
+        } catch (const PeerLostError& error) {
+          EXPECT_TRUE(error.loss().has_left);
+        }
+      }
     }
     self.group.barrier(kTimeout);  // this group is as good as before
   });

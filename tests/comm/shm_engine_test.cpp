@@ -375,12 +375,11 @@ TEST(PeersTest, WhoLivesInAnotherPidNamespaceIsNotTakenForDead) {
   record.pid.store(child);
   record.pid_namespace.store(pid_namespace());
   record.state.store(static_cast<uint32_t>(RankState::attached));
-  std::string how;
-  EXPECT_TRUE(Peers(segment).is_gone(1, how));
+  EXPECT_TRUE(Peers(segment).find_ending(1));
   record.pid_namespace.store(pid_namespace() + 1);
-  EXPECT_FALSE(Peers(segment).is_gone(1, how));
+  EXPECT_FALSE(Peers(segment).find_ending(1));
   segment.mark_exited(1, 0);
-  EXPECT_TRUE(Peers(segment).is_gone(1, how));
+  EXPECT_TRUE(Peers(segment).find_ending(1));
 }
 
 /// Ranks in containers of their own, on one machine: neither sees the other's process. Rank 1 is late and

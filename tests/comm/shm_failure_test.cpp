@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +31,17 @@ bool is_zombie(int pid) {
   return name_end == std::string::npos || stat[name_end + 2] == 'Z';
 }
 
+/// What is known of the loss by which `call` ends.
+PeerLoss find_loss(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const PeerLostError& error) {
+    return error.loss();
+  }
+  ADD_FAILURE() << "no peer was lost";
+  return {};
+}
+
 TEST(ShmGroupFailureTest, AKilledRankIsNamedOnAllOthers) {
   const UniqueFd segment = create_segment(3, kArenaBytes);
   const auto statuses = run_processes(3, [&](int rank) {
@@ -45,6 +57,7 @@ TEST(ShmGroupFailureTest, AKilledRankIsNamedOnAllOthers) {
     EXPECT_LT(Clock::now() - start, 10s);
     expect_contains(message, "all_reduce #2 (float32[100000], SUM) lost rank 1 (pid ");
     expect_contains(message_of<PeerLostError>([&] { self.group.barrier(kTimeout); }), "lost rank 1");
+    EXPECT_FALSE(find_loss([&] { self.group.barrier(kTimeout); }).has_left);
   });
   EXPECT_EQ(statuses[0], 0);
   EXPECT_TRUE(WIFSIGNALED(statuses[1]));
@@ -90,9 +103,10 @@ TEST(ShmGroupFailureTest, ARankThatDiesAfterItsArrivalIsNamedWhenSlotsRunOut) {
 }
 
 TEST(ShmGroupFailureTest, ARankThatLeavesIsNamed) {
-  run_ranks(2, [&](Rank& self, int rank) {
+  run_ranks(3, [&](Rank& self, int rank) {
     if (rank == 1) return;
     expect_contains(message_of<PeerLostError>([&] { self.group.barrier(kTimeout); }), "it has left the job");
+    EXPECT_TRUE(find_loss([&] { self.group.barrier(kTimeout); }).has_left) << "also on the rank that is told";
   });
 }
 

@@ -282,7 +282,8 @@ class GroupBackend : public c10d::Backend {
           error.missing_ranks());
     } catch (const PeerLostError& error) {
       throw PeerLostError(
-          fmt::format("{}: {}", missed(timeout, {error.rank()}, wait_all_ranks), error.what()), error.rank());
+          fmt::format("{}: {}", missed(timeout, {error.rank()}, wait_all_ranks), error.what()), error.rank(),
+          error.loss());
     }
   }
   /// The sequence number counts the collectives that were started here.

@@ -15,9 +15,10 @@ constexpr std::string_view kMark = "lockstep-failure ";
 
 enum class Sort : char { step = 'S', timeout = 'T', lost = 'L', mismatch = 'M', other = 'C' };
 
-std::string encode(Sort kind, const std::vector<int>& ranks, const std::string& text) {
-  return fmt::format("{}{} {} {} {}", kMark, static_cast<char>(kind), ranks.size(), fmt::join(ranks, " "),
-                     text);
+/// `numbers`: ranks, and what else belongs to errors of this kind.
+std::string encode(Sort kind, const std::vector<int>& numbers, const std::string& text) {
+  return fmt::format("{}{} {} {} {}", kMark, static_cast<char>(kind), numbers.size(),
+                     fmt::join(numbers, " "), text);
 }
 
 /// For texts in which ranks have the numbers that they have on their machine.
@@ -40,7 +41,8 @@ std::string encode_failure(const std::exception_ptr& failure) {
   } catch (const TimeoutError& error) {
     return encode(Sort::timeout, error.missing_ranks(), error.what());
   } catch (const PeerLostError& error) {
-    return encode(Sort::lost, {error.rank()}, error.what());
+    const PeerLoss& loss = error.loss();
+    return encode(Sort::lost, {error.rank(), loss.has_left ? 1 : 0, loss.quotes_call ? 1 : 0}, error.what());
   } catch (const MismatchError& error) {
     return encode(Sort::mismatch, {}, error.what());
   } catch (const std::exception& error) {
@@ -54,19 +56,21 @@ std::exception_ptr decode_failure(const std::string& text) {
   char kind = 0;
   size_t count = 0;
   fields >> kind >> count;
-  std::vector<int> ranks(count);
-  for (int& rank : ranks) fields >> rank;
+  std::vector<int> numbers(count);
+  for (int& number : numbers) fields >> number;
   fields.get();
-  if (count == 0) fields.get();  // two spaces with no ranks between
+  if (count == 0) fields.get();  // two spaces with no number between
   std::string message;
   std::getline(fields, message, '\0');
   switch (static_cast<Sort>(kind)) {
     case Sort::step:
       return std::make_exception_ptr(StepFailedError(message));
     case Sort::timeout:
-      return std::make_exception_ptr(TimeoutError(message, std::move(ranks)));
+      return std::make_exception_ptr(TimeoutError(message, std::move(numbers)));
     case Sort::lost:
-      return std::make_exception_ptr(PeerLostError(message, ranks.empty() ? -1 : ranks.front()));
+      numbers.resize(3);
+      return std::make_exception_ptr(
+          PeerLostError(message, numbers[0], {.has_left = numbers[1] != 0, .quotes_call = numbers[2] != 0}));
     case Sort::mismatch:
       return std::make_exception_ptr(MismatchError(message));
     case Sort::other:
@@ -89,7 +93,8 @@ std::exception_ptr translate_failure(const std::exception_ptr& failure, const st
     for (const int local : error.missing_ranks()) missing.push_back(rank_of(local));
     return std::make_exception_ptr(TimeoutError(explain(error.what(), ranks), std::move(missing)));
   } catch (const PeerLostError& error) {
-    return std::make_exception_ptr(PeerLostError(explain(error.what(), ranks), rank_of(error.rank())));
+    return std::make_exception_ptr(
+        PeerLostError(explain(error.what(), ranks), rank_of(error.rank()), error.loss()));
   } catch (const MismatchError& error) {
     return std::make_exception_ptr(MismatchError(explain(error.what(), ranks)));
   } catch (...) {
@@ -113,9 +118,9 @@ std::exception_ptr quote_loss(const std::exception_ptr& failure, const std::stri
   try {
     std::rethrow_exception(failure);
   } catch (const PeerLostError& error) {
-    const std::string text = error.what();
-    if (text.find(" has called ") != std::string::npos) return failure;
-    return std::make_exception_ptr(PeerLostError(text + during, error.rank()));
+    if (error.loss().quotes_call || during.empty()) return failure;
+    return std::make_exception_ptr(PeerLostError(
+        error.what() + during, error.rank(), {.has_left = error.loss().has_left, .quotes_call = true}));
   } catch (...) {
     return failure;
   }

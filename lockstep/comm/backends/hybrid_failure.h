@@ -19,8 +19,7 @@ std::exception_ptr translate_failure(const std::exception_ptr& failure, const st
 /// `failure`; if it is a MismatchError of what ranks of one machine have called as parts of something, it also says what
 /// `rank` has called.
 std::exception_ptr quote_call(const std::exception_ptr& failure, int rank, const std::string& call);
-/// `failure`; if it is a PeerLostError of the ranks of one machine, which knows only parts of a call, also with `during`: what
-/// this rank has called.
+/// `failure`; if it is a PeerLostError that quotes no call, also with `during`: what this rank has called, or empty.
 std::exception_ptr quote_loss(const std::exception_ptr& failure, const std::string& during);
 
 }  // namespace lockstep::backends

@@ -13,6 +13,7 @@
 
 #include "lockstep/parallel/data_parallel/replicate.h"
 #include "lockstep/parallel/data_parallel/scatter_gather.h"
+#include "lockstep/parallel/module_call.h"
 
 namespace lockstep {
 
@@ -64,7 +65,7 @@ struct MadeBy<F> {
 template <class M>
 class DataParallel {
   // Before the parts of the class that a wrong type does not fit.
-  static_assert(detail::wraps_module<M>,
+  static_assert(detail::wraps_module<M> && !std::is_same_v<M, torch::nn::AnyModule>,
                 "DataParallel takes a module holder (TORCH_MODULE) or a std::shared_ptr to a subclass of "
                 "torch::nn::Module (std::make_shared<Net>(), not `Net net;`)");
 
@@ -89,8 +90,12 @@ class DataParallel {
   /// not know create_graph; torch::autograd::grad() finds inputs, and no parameters.
   template <class... Args>
   auto operator()(Args&&... args) {
-    return run([](M& module, auto&... argument) { return module->forward(argument...); },
-               std::forward<Args>(args)...);
+    if constexpr (detail::verify_call<M, std::decay_t<Args>&...>()) {
+      return run([](M& module, auto&... argument) { return module->forward(argument...); },
+                 std::forward<Args>(args)...);
+    } else {
+      return at::Tensor();  // so that what is done with the result is no further error
+    }
   }
   /// Does what the call operator does.
   template <class... Args>
@@ -103,8 +108,12 @@ class DataParallel {
   /// parts of one size its gradients have the bits of DistributedDataParallel's on as many ranks.
   template <class... Args>
   at::Tensor mean_loss(Args&&... args) {
-    return run_mean([](M& module, auto&... argument) { return module->forward(argument...); },
-                    std::forward<Args>(args)...);
+    if constexpr (detail::verify_call<M, std::decay_t<Args>&...>()) {
+      return run_mean([](M& module, auto&... argument) { return module->forward(argument...); },
+                      std::forward<Args>(args)...);
+    } else {
+      return {};
+    }
   }
 
   /// `call(module, part of args...)` in each replica instead of forward; what it returns is gathered.

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/ddp/device_check.h"
 #include "lockstep/parallel/ddp/input_device.h"
 #include "lockstep/parallel/ddp/output_tensors.h"
+#include "lockstep/parallel/module_call.h"
 #include "lockstep/parallel/parameters.h"
 
 namespace lockstep {
@@ -34,11 +35,6 @@ decltype(auto) cast_input(Input&& input, at::ScalarType dtype) {
     return std::forward<Input>(input);
   }
 }
-
-template <class M, class... Args>
-concept takes = std::is_same_v<M, torch::nn::AnyModule> || requires(M& module, Args&&... args) {
-  module->forward(std::forward<Args>(args)...);
-};
 
 /// Stands for what the module's forward returns.
 struct ModulesResult;
@@ -75,20 +71,26 @@ class DistributedDataParallel {
   /// collective.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
-    return run([&]() -> decltype(auto) {
-      return detail::with_tensors_on(
-          core_->input_device(),
-          [&](auto&&... placed) -> decltype(auto) {
-            return forward_in_dtype(std::forward<decltype(placed)>(placed)...);
-          },
-          std::forward<Args>(args)...);
-    });
+    if constexpr (detail::verify_call<M, Args...>()) {
+      return run([&]() -> decltype(auto) {
+        return detail::with_tensors_on(
+            core_->input_device(),
+            [&](auto&&... placed) -> decltype(auto) {
+              return forward_in_dtype(std::forward<decltype(placed)>(placed)...);
+            },
+            std::forward<Args>(args)...);
+      });
+    } else {
+      return at::Tensor();  // so that what is done with the result is no further error
+    }
   }
   /// Does what a call does. With a type it runs a forward that is a template of its result's type: AnyModule and Sequential.
   template <class Result = detail::ModulesResult, class... Args>
   decltype(auto) forward(Args&&... args) {
     if constexpr (std::is_same_v<Result, detail::ModulesResult>) {
       return (*this)(std::forward<Args>(args)...);
+    } else if constexpr (!detail::verify_call_for<M, Result, Args...>()) {
+      return Result();
     } else {
       return run([&]() -> Result {
         return detail::with_tensors_on(
@@ -219,7 +221,9 @@ class DistributedDataParallel {
   friend class FusedZeroRedundancyOptimizer;
 
   static std::shared_ptr<torch::nn::Module> pointer_to(const M& module) {
-    if constexpr (requires { module.ptr(); }) {
+    if constexpr (!detail::wraps_module<M>) {
+      return nullptr;  // the assertion above has said what is wrong
+    } else if constexpr (requires { module.ptr(); }) {
       return module.ptr();
     } else {
       return module;
@@ -227,7 +231,9 @@ class DistributedDataParallel {
   }
 
   static auto* target_of(const M& module) {
-    if constexpr (requires { module.ptr(); }) {
+    if constexpr (!detail::wraps_module<M>) {
+      return static_cast<torch::nn::Module*>(nullptr);
+    } else if constexpr (requires { module.ptr(); }) {
       return module.ptr().get();
     } else {
       return module.get();
@@ -290,5 +296,15 @@ class DistributedDataParallel {
   M module_;
   std::shared_ptr<detail::DdpCore> core_;
 };
+
+namespace detail {
+template <class M>
+void take_wrapper(DistributedDataParallel<M>& ddp);
+/// DistributedDataParallel, and classes that are derived from it.
+template <class T>
+concept is_wrapper = requires(T& ddp) {
+  take_wrapper(ddp);
+};
+}  // namespace detail
 
 }  // namespace lockstep

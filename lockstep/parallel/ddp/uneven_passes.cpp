@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <string_view>
 #include <typeinfo>
 
 #include "lockstep/base/error.h"
@@ -34,8 +33,8 @@ void rethrow_in_pass(int64_t passes) {
   try {
     throw;
   } catch (const PeerLostError& error) {
-    if (std::string_view(error.what()).find("has left the ") == std::string_view::npos) throw;
-    throw PeerLostError(with_reason(error.what(), passes), error.rank());
+    if (!error.loss().has_left) throw;
+    throw PeerLostError(with_reason(error.what(), passes), error.rank(), error.loss());
   } catch (const MismatchError& error) {
     throw MismatchError(with_reason_of_mismatch(error.what(), passes));
   } catch (const TimeoutError& error) {
