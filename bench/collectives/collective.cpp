@@ -106,7 +106,7 @@ size_t parse_size(const std::string& text) {
                                                    : -1;
   if (error != std::errc() || shift < 0 || number > (size_t{1} << 40 >> shift)) {
     throw ValueError(
-        fmt::format("\"{}\" is not a size; write bytes, or a number with K, M or G, such as 64K", text));
+        fmt::format("--sizes {}: expected bytes, or a number with K, M or G, such as 64K", text));
   }
   return number << shift;
 }

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -46,6 +47,14 @@ void check_value(const Flag<Options>& flag, const std::string& source, const std
 
 void refuse_value(std::string_view source, std::string_view text, std::string_view expected) {
   throw ValueError(fmt::format("{}: expected {}", said_value(source, text), expected));
+}
+
+std::string read_given_file(const std::string& said, const std::string& path) {
+  try {
+    return read_file(path);
+  } catch (const FileError& error) {
+    throw FileError(fmt::format("{}: {}", said, error.what()));
+  }
 }
 
 Arguments::Arguments(int argc, const char* const* argv) {
@@ -132,6 +141,15 @@ std::string Arguments::source(FlagName flag) const {
   if (!said.name.empty()) return said.name;
   if (!said.variable.empty()) return fmt::format("environment variable {}=", said.variable);
   return fmt::format("--{}", flag.row().name);
+}
+
+std::vector<GivenFlag> Arguments::all_given() const {
+  std::vector<GivenFlag> given_flags;
+  for (const auto& row : flags()) {
+    const FlagName flag(row);
+    if (given(flag)) given_flags.push_back({fmt::format("--{}", row.name), source(flag), text(flag)});
+  }
+  return given_flags;
 }
 
 std::string Arguments::name(FlagName flag) const {

@@ -12,6 +12,7 @@
 
 #include "launcher/cli/flags.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/given_flags.h"
 #include "lockstep/cli/flag_value.h"
 
 namespace lockstep::launcher {
@@ -19,15 +20,20 @@ namespace lockstep::launcher {
 /// Throws ValueError "--seed x: expected ...". `source` as in said_value().
 [[noreturn]] void refuse_value(std::string_view source, std::string_view text, std::string_view expected);
 
-/// `text` as a number of at least `least`. Throws ValueError naming the flag and what was expected.
+/// The text of a file that a flag names. Throws FileError that begins with `said`, the flag and its value.
+std::string read_given_file(const std::string& said, const std::string& path);
+
+/// `text` as a number of at least `least`. Throws ValueError naming the flag, its value and what was expected. `whole`: the
+/// value, if `text` is a part of it.
 template <typename Number>
-Number parse_number(std::string_view source, const std::string& text, Number least, const char* expected) {
+Number parse_number(std::string_view source, const std::string& text, Number least, const char* expected,
+                    std::string_view whole = {}) {
   // Also refuses "inf" and "nan".
   constexpr Number most = std::numeric_limits<Number>::max();
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !(value >= least && value <= most)) {
-    refuse_value(source, text, expected);
+    refuse_value(source, whole.empty() ? std::string_view(text) : whole, expected);
   }
   return value;
 }
@@ -53,6 +59,8 @@ class Arguments {
   std::string source(FlagName flag) const;
   /// That without the '=' of a variable, for errors that name no value.
   std::string name(FlagName flag) const;
+  /// All flags that were given, for errors that are found later.
+  std::vector<GivenFlag> all_given() const;
   const std::vector<std::string>& command() const { return command_; }  ///< target and its arguments
 
  private:

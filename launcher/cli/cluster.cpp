@@ -193,7 +193,7 @@ std::vector<Host> deal_ranks(std::vector<Host> hosts, int num_proc) {
     left -= hosts[used].slots;
   }
   if (left > 0) {
-    throw ValueError(fmt::format("-np {}: the hosts have slots for {}; give fewer ranks or more slots",
+    throw ValueError(fmt::format("--num-proc {}: the hosts have slots for {}; give fewer ranks or more slots",
                                  num_proc, num_proc - left));
   }
   hosts.resize(used);

@@ -174,6 +174,9 @@ inline constexpr auto kFlags = std::to_array<Flag<Options>>({
          "free port."},
     {.name = "rdzv-backend",
      .preset = "static",
+     .check = {.expected = "static, or c10d with --rdzv-endpoint HOST:PORT, where HOST is one of the machines; "
+                           "lockrun needs no etcd",
+               .choices = "static c10d"},
      .value = "NAME",
      .group = group::kMeeting,
      .words = "static: numbered machines; c10d: machines that come and go, without numbers."},

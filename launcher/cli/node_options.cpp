@@ -8,7 +8,6 @@
 #include "launcher/cli/cluster.h"
 #include "launcher/cli/options.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/file.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -23,11 +22,12 @@ struct Endpoint {
 /// "host", "host:port", "[::1]:port"
 Endpoint parse_endpoint(const Arguments& line) {
   const std::string text = line.text("rdzv-endpoint"), source = line.source("rdzv-endpoint");
+  constexpr const char* expected = "HOST:PORT or [ADDRESS]:PORT, with a port from 0 to 65535";
   Endpoint endpoint;
   std::string port;
   if (text.starts_with('[')) {
     const size_t close = text.find(']');
-    if (close == text.npos) refuse_value(source, text, "[ADDRESS]:PORT");
+    if (close == text.npos) refuse_value(source, text, expected);
     endpoint.host = text.substr(1, close - 1);
     if (close + 1 < text.size()) port = text.substr(close + 1);
   } else {
@@ -35,10 +35,10 @@ Endpoint parse_endpoint(const Arguments& line) {
     endpoint.host = text.substr(0, colon);
     if (colon != text.npos) port = text.substr(colon);
   }
-  if (endpoint.host.empty()) refuse_value(source, text, "HOST:PORT");
+  if (endpoint.host.empty()) refuse_value(source, text, expected);
   if (!port.empty()) {
-    if (port.front() != ':') refuse_value(source, text, "HOST:PORT");
-    endpoint.port = parse_number<uint16_t>(source, port.substr(1), 0, kPort);
+    if (port.front() != ':') refuse_value(source, text, expected);
+    endpoint.port = parse_number<uint16_t>(source, port.substr(1), 0, expected, text);
   }
   return endpoint;
 }
@@ -53,8 +53,9 @@ void parse_nnodes(const Arguments& line, NodeOptions& nodes) {
   const std::string text = line.text("nnodes"), source = line.source("nnodes");
   const char* expected = "a number of machines, or MIN:MAX";
   const size_t colon = text.find(':');
-  nodes.min = parse_number<int>(source, text.substr(0, colon), 1, expected);
-  nodes.max = colon == text.npos ? nodes.min : parse_number<int>(source, text.substr(colon + 1), 1, expected);
+  nodes.min = parse_number<int>(source, text.substr(0, colon), 1, expected, text);
+  nodes.max =
+      colon == text.npos ? nodes.min : parse_number<int>(source, text.substr(colon + 1), 1, expected, text);
   if (nodes.min > nodes.max)
     throw ValueError(fmt::format("{}: the minimum is above the maximum", said_value(source, text)));
 }
@@ -76,18 +77,17 @@ void parse_rdzv_conf(const std::string& source, const std::string& text, NodeOpt
       refuse_value(source, entry, "key=value,key=value");
     }
     const std::string key = entry.substr(0, equals), value = entry.substr(equals + 1);
-    const std::string flag = said_value(source, key);
     if (key == "token_file") {
       nodes.token_file = value;
     } else if (key == "join_timeout" || key == "timeout") {
-      nodes.join_timeout = parse_number<double>(flag, value, 0, seconds);
+      nodes.join_timeout = parse_number<double>(source, value, 0, seconds, entry);
     } else if (key == "last_call_timeout") {
-      nodes.last_call_timeout = parse_number<double>(flag, value, 0, seconds);
+      nodes.last_call_timeout = parse_number<double>(source, value, 0, seconds, entry);
     } else if (key == "keep_alive_interval") {
       nodes.keep_alive_interval =
-          parse_number<double>(flag, value, 0.01, "a number of seconds, 0.01 or more");
+          parse_number<double>(source, value, 0.01, "a number of seconds, 0.01 or more", entry);
     } else if (key == "keep_alive_max_attempt") {
-      nodes.keep_alive_max_attempt = parse_number<int>(flag, value, 1, "a number of at least 1");
+      nodes.keep_alive_max_attempt = parse_number<int>(source, value, 1, "a number of at least 1", entry);
     } else if (key == "is_host") {
       if (value != "true" && value != "false" && value != "1" && value != "0") {
         refuse_value(source, entry, "true or false");
@@ -150,9 +150,9 @@ void parse_host_list(const Arguments& line, const Machine& machine, Options& opt
       line.given("num-proc")
           ? parse_number<int>(line.source("num-proc"), line.text("num-proc"), 1, "a number of at least 1")
           : 0;
-  const std::string source =
-      hosts ? said_value(line.source("hosts"), line.text("hosts")) : line.text("hostfile");
-  nodes.hosts = deal_ranks(parse_hosts(hosts ? line.text("hosts") : read_file(line.text("hostfile")), source),
+  const FlagName flag = hosts ? FlagName("hosts") : FlagName("hostfile");
+  const std::string source = said_value(line.source(flag), line.text(flag));
+  nodes.hosts = deal_ranks(parse_hosts(hosts ? line.text(flag) : read_given_file(source, line.text(flag)), source),
                            num_proc);
   nodes.here = find_host(nodes.hosts, machine.names);
   options.nproc_per_node = nodes.hosts[nodes.here.value_or(0)].slots;
@@ -189,13 +189,15 @@ void parse_endpoint_of_several(const Arguments& line, const std::optional<Cluste
   if (!endpoint.empty()) {
     const Endpoint parsed = parse_endpoint(line);
     nodes.host = parsed.host;
+    nodes.host_flag = "--rdzv-endpoint";
     nodes.port = parsed.port.value_or(usual);
   } else if (!nodes.numbered) {
     throw ValueError(
-        "--rdzv-backend c10d with several machines needs --rdzv-endpoint HOST:PORT, the same on all: one of "
-        "them");
+        fmt::format("{} with several machines needs --rdzv-endpoint HOST:PORT, the same on all: one of them",
+                    said_value(line.source("rdzv-backend"), line.text("rdzv-backend"))));
   } else {
     nodes.host = place && !line.given("master-addr") ? place->master_addr : line.text("master-addr");
+    if (line.given("master-addr")) nodes.host_flag = "--master-addr";
     nodes.port = place && place->master_port != 0 ? place->master_port : usual;
     if (nodes.host.starts_with('[') && nodes.host.ends_with(']'))
       nodes.host = nodes.host.substr(1, nodes.host.size() - 2);
@@ -213,12 +215,6 @@ void parse_endpoint_of_several(const Arguments& line, const std::optional<Cluste
 void parse_node_options(const Arguments& line, const Machine& machine, Options& options) {
   NodeOptions& nodes = options.nodes;
   const std::string backend = line.text("rdzv-backend");
-  if (backend != "static" && backend != "c10d") {
-    throw ValueError(fmt::format(
-        "{}{}; use c10d with --rdzv-endpoint HOST:PORT, where HOST is one of the machines",
-        said_value(line.source("rdzv-backend"), backend),
-        (backend.starts_with("etcd") ? ": lockrun needs no etcd" : ": there is none of that name")));
-  }
   parse_nnodes(line, nodes);
   const std::string conf = line.source("rdzv-conf");
   parse_rdzv_conf(conf, std::string(FlagName("rdzv-conf").row().preset), nodes);

@@ -21,7 +21,8 @@ struct NodeOptions {
   int min = 1, max = 1;
   bool numbered = true;  ///< static rendezvous: every machine has a number
   int node_rank = 0;     ///< when numbered
-  std::string host{};    ///< where the machines meet
+  std::string host{};       ///< where the machines meet
+  std::string host_flag{};  ///< that names it; empty: none does
   uint16_t port = 0;
   std::string local_addr{};  ///< empty: the address by which this machine reaches `host`
   std::string token_file{};  ///< empty: no secret, or `secret`

@@ -25,6 +25,10 @@ int parse_nproc(const Arguments& line, const Machine& machine) {
     }
     return machine.gpus;
   }
+  if (text == "xpu") {
+    throw ValueError(
+        fmt::format("{}: lockrun counts no Intel GPUs; use a number, cpu or auto", said_value(source, text)));
+  }
   return parse_number<int>(source, text, 1, "a number of at least 1, cpu, gpu or auto");
 }
 
@@ -51,7 +55,7 @@ std::vector<int> parse_streams(const Arguments& line, FlagName flag, int ranks) 
   constexpr const char* expected =
       "0 to 3 (1: standard output, 2: standard error, 3: both), or RANK:STREAMS,...";
   const auto parse = [&](const std::string& part) {
-    const int streams = parse_number<int>(source, part, 0, expected);
+    const int streams = parse_number<int>(source, part, 0, expected, text);
     if (streams > 3) refuse_value(source, text, expected);
     return streams;
   };
@@ -60,7 +64,7 @@ std::vector<int> parse_streams(const Arguments& line, FlagName flag, int ranks) 
   std::vector<int> streams(count, 0);
   for (const std::string& entry : split(text, false)) {
     const size_t colon = std::min(entry.find(':'), entry.size());
-    const int rank = parse_number<int>(source, entry.substr(0, colon), 0, expected);
+    const int rank = parse_number<int>(source, entry.substr(0, colon), 0, expected, text);
     if (rank >= ranks) {
       throw ValueError(fmt::format("{}: the local ranks are 0 to {}", said_value(source, entry), ranks - 1));
     }
@@ -95,7 +99,7 @@ double parse_seconds(const Arguments& line, FlagName flag) {
   const size_t unit = text.empty() ? units.npos : units.find(text.back());
   constexpr double kSeconds[] = {1, 60, 3600};
   const std::string number = unit == units.npos ? text : text.substr(0, text.size() - 1);
-  return parse_number<double>(line.source(flag), number, 0, "a time: 30, 30s, 5m or 1h") *
+  return parse_number<double>(line.source(flag), number, 0, "a time: 30, 30s, 5m or 1h", text) *
          (unit == units.npos ? 1 : kSeconds[unit]);
 }
 
@@ -210,6 +214,7 @@ bool LogOptions::wanted() const {
 
 Options parse_options(int argc, const char* const* argv, const Machine& machine) {
   const Arguments line(argc, argv);
+  remember_given_flags(line.all_given());
   Options options;
   line.fill(options);
   if (options.help || options.version || !options.print.empty()) return options;

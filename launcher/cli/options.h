@@ -83,7 +83,8 @@ struct Machine {
 Prefix parse_prefix(const std::string& text);
 
 /// Parses argv[1..]. A flag that is not given takes its default from PET_<FLAG>, as torchrun's do. Throws
-/// ValueError with one line that names the flag and what to do.
+/// ValueError with one line that names the flag and what to do. Errors that are printed later name flags as they were given,
+/// too (remember_given_flags()).
 Options parse_options(int argc, const char* const* argv, const Machine& machine);
 
 }  // namespace lockstep::launcher

@@ -11,6 +11,7 @@
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
 #include "launcher/machines/messages.h"
+#include "launcher/machines/rendezvous_host.h"
 #include "launcher/output/report.h"
 #include "launcher/process/restart_policy.h"
 #include "lockstep/base/clock.h"
@@ -128,7 +129,7 @@ bool Agent::connect(Signals& signals) {
     }
   }
   if (!options_.nodes.local_addr.empty()) {
-    address_ = job::resolve(options_.nodes.local_addr, 0, kLookUpOwnAddressTimeout).front();
+    address_ = resolve_given("--local-addr", options_.nodes.local_addr, 0, kLookUpOwnAddressTimeout);
     if (!job::is_local(address_)) {
       throw Error(
           fmt::format("--local-addr {}: this machine has no such address", options_.nodes.local_addr));

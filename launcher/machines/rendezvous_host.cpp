@@ -10,10 +10,10 @@
 #include <csignal>
 #include <cstring>
 
+#include "launcher/cli/arguments.h"
 #include "launcher/machines/machine.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/file.h"
 #include "lockstep/job/own_address.h"
 
 namespace lockstep::launcher {
@@ -89,7 +89,7 @@ std::string read_secret(const NodeOptions& nodes) {
   if (::stat(path.c_str(), &status) == 0 && (status.st_mode & 077) != 0) {
     throw FileError(fmt::format("--rdzv-conf token_file={}: others may read it; chmod 600 {}", path, path));
   }
-  std::string secret = read_file(path);
+  std::string secret = read_given_file(fmt::format("--rdzv-conf token_file={}", path), path);
   while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
   if (secret.size() < 16) {
     throw FileError(
@@ -98,6 +98,14 @@ std::string read_secret(const NodeOptions& nodes) {
                     path));
   }
   return secret;
+}
+
+job::Address resolve_given(std::string_view flag, const std::string& host, uint16_t port, double timeout) {
+  try {
+    return job::resolve(host, port, timeout).front();
+  } catch (const Error& error) {
+    throw Error(fmt::format("{} {}: cannot find its address: {}", flag, host, error.what()));
+  }
 }
 
 void put_ipv4_first(std::vector<job::Address>& addresses) {
@@ -114,7 +122,7 @@ RendezvousListener listen_if_due(const NodeOptions& nodes, const std::vector<job
   const bool is_for_itself =
       !local.empty() && job::is_loopback(local.front().host()) && !is_address(nodes.host);
   if ((local.empty() || is_for_itself) && !nodes.local_addr.empty()) {
-    local = {job::resolve(nodes.local_addr, nodes.port, kLookUpListenAddressTimeout).front()};
+    local = {resolve_given("--local-addr", nodes.local_addr, nodes.port, kLookUpListenAddressTimeout)};
   } else if (local.empty()) {
     throw Error(
         fmt::format("{} ({}) is not an address of this machine, which is to serve the rendezvous there; "

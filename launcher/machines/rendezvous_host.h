@@ -3,7 +3,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/cli/options.h"
@@ -16,6 +18,9 @@ namespace lockstep::launcher {
 /// The secret that the machines of this job share; empty where there is none. Throws FileError for a token
 /// file that cannot be used.
 std::string read_secret(const NodeOptions& nodes);
+
+/// job::resolve()'s first address of `host`, which `flag` names. Throws Error that names both.
+job::Address resolve_given(std::string_view flag, const std::string& host, uint16_t port, double timeout);
 
 /// Where a rendezvous listens.
 struct RendezvousListener {

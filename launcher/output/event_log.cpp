@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/given_flags.h"
 #include "lockstep/base/json.h"
 
 namespace lockstep::launcher {
@@ -65,7 +66,7 @@ void EventLog::write(const JobEvent& event) {
   const std::string warning =
       fmt::format("lockrun: warning: --event-log {}: {}; the job goes on, and events are lost\n", path_,
                   written < 0 ? std::strerror(errno) : "no space left");
-  std::fputs(warning.c_str(), stderr);
+  std::fputs(with_given_names(warning).c_str(), stderr);
 }
 
 }  // namespace lockstep::launcher

@@ -15,6 +15,7 @@
 #include "launcher/output/line_prefix.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/given_flags.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -155,6 +156,8 @@ std::vector<int> Output::read_ends() const {
   for (const auto& stream : streams_) fds.push_back(stream->fd.get());
   return fds;
 }
+
+void Output::message(std::string_view text) { err_console().message(with_given_names(std::string(text))); }
 
 void Output::add_polls(PollSet& polls) {
   for (const auto& stream : streams_) {

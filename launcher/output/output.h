@@ -45,7 +45,7 @@ class Output {
   void finish(int stop_fd);
 
   /// A line of lockrun's own, on standard error.
-  void message(std::string_view text) { err_console().message(text); }
+  void message(std::string_view text);
   /// Whole lines that another machine's lockrun has sent.
   void relay(bool is_error, std::string_view text) {
     (is_error ? err_console() : out_console_).message(text);

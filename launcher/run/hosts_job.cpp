@@ -33,7 +33,7 @@ std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").
 /// The address of this machine that the hosts can reach.
 job::Address own_address(const NodeOptions& nodes) {
   if (!nodes.host.empty()) {
-    const job::Address address = job::resolve(nodes.host, nodes.port, kLookUpTimeout).front();
+    const job::Address address = resolve_given("--master-addr", nodes.host, nodes.port, kLookUpTimeout);
     if (job::is_local(address)) return address;
     throw Error(fmt::format(
         "--master-addr {}: this machine, which serves the rendezvous, has no such address", nodes.host));

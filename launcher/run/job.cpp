@@ -25,6 +25,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/given_flags.h"
 #include "lockstep/timeline/parts_folder.h"
 
 extern char** environ;
@@ -34,20 +35,29 @@ namespace {
 
 std::string temporary_directory() { return env::get(env::kTmpdir).value_or("/tmp"); }
 
+/// Makes the directory for the logs of this run.
+std::string make_log_directory(const LogOptions& logs, const std::string& run_id) {
+  try {
+    const std::filesystem::path folder =
+        logs.directory.empty() ? make_unique_directory(temporary_directory() + "/lockrun_logs") : logs.directory;
+    // Ranks may change their working directory.
+    const std::filesystem::path place = std::filesystem::absolute(folder).lexically_normal();
+    make_directories(place);
+    return make_unique_directory(place / run_id);
+  } catch (const FileError& error) {
+    if (logs.directory.empty()) throw;
+    throw FileError(fmt::format("--log-dir {}: {}", logs.directory, error.what()));
+  }
+}
+
 /// Where the ranks' error files and logs are.
 class RunDirectory {
  public:
   /// Makes it where logs are wanted; else the guardian does, and removes it.
   RunDirectory(const LogOptions& logs, std::string run_id) : kept_(logs.wanted()) {
     std::replace(run_id.begin(), run_id.end(), '/', '_');
-    std::string base = temporary_directory();
-    if (kept_) base = logs.directory.empty() ? make_unique_directory(base + "/lockrun_logs") : logs.directory;
-    // Ranks may change their working directory.
-    base = std::filesystem::absolute(base).lexically_normal();
-    if (kept_) make_directories(base);
-    const std::filesystem::path place(base);
     scratch_ = scratch_name(std::filesystem::absolute(temporary_directory()).lexically_normal(), random_id());
-    path_ = kept_ ? make_unique_directory(place / run_id) : scratch_;
+    path_ = kept_ ? make_log_directory(logs, run_id) : scratch_;
   }
   const std::string& path() const { return path_; }
   const std::string& scratch() const { return scratch_; }  ///< where what is not kept is
@@ -64,7 +74,9 @@ std::vector<std::string> own_environment() {
   return entries;
 }
 
-void say(const std::string& text) { std::fprintf(stderr, "lockrun: %s\n", text.c_str()); }
+void say(const std::string& text) {
+  std::fprintf(stderr, "lockrun: %s\n", with_given_names(text).c_str());
+}
 
 class JobRun {
  public:

@@ -10,6 +10,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/given_flags.h"
 #include "lockstep/base/record_errors.h"
 
 namespace lockstep {
@@ -59,8 +60,8 @@ int exit_code(const std::exception& error) {
 void print_error(const std::exception& error) {
   // LibTorch's own errors go on with a stack trace after this mark.
   const std::string text = error.what();
-  std::fprintf(stderr, "%s: error: %s\n", program_name,
-               text.substr(0, text.find("\nException raised from ")).c_str());
+  const std::string shown = with_given_names(text.substr(0, text.find("\nException raised from ")));
+  std::fprintf(stderr, "%s: error: %s\n", program_name, shown.c_str());
 }
 
 int run_main(const char* program, const std::function<int()>& body) {

@@ -8,8 +8,8 @@
 namespace lockstep {
 
 /// Runs `body` and returns its exit code. An exception is printed to standard error as one line,
-/// "<program>: error: <message>", written to the launcher's error file if there is one (record_errors.h), and
-/// gives its exit_code(); a ReportedError is neither.
+/// "<program>: error: <message>", which names flags as the user gave them (given_flags.h). It is written to the
+/// launcher's error file if there is one (record_errors.h), and gives its exit_code(); a ReportedError is neither.
 int run_main(const char* program, const std::function<int()>& body);
 
 /// From now on this process ends, when it exits, without the destructors of what was made before this call:

@@ -12,6 +12,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/given_flags.h"
 #include "lockstep/base/json.h"
 
 namespace lockstep {
@@ -49,7 +50,8 @@ std::string error_file_text(const std::exception& error, long timestamp, std::op
   if (reported_by) extra["reported_by"] = *reported_by;
   const nlohmann::json file = {
       {"message",
-       {{"message", fmt::format("{}: {}", type_name(error), error.what())}, {"extraInfo", extra}}}};
+       {{"message", fmt::format("{}: {}", type_name(error), with_given_names(error.what()))},
+        {"extraInfo", extra}}}};
   return dump_json(file, {.replace_invalid_utf8 = true}) + "\n";
 }
 

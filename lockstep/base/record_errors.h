@@ -18,8 +18,8 @@ void record_errors();
 /// line.
 void record_error(const std::exception& error, std::optional<int> reported_by = std::nullopt) noexcept;
 
-/// The text of an error file: {"message": {"message": "Type: text", "extraInfo": {...}}}. `timestamp`:
-/// seconds since 1970.
+/// The text of an error file: {"message": {"message": "Type: text", "extraInfo": {...}}}. It names flags as the
+/// user gave them. `timestamp`: seconds since 1970.
 std::string error_file_text(const std::exception& error, long timestamp,
                             std::optional<int> reported_by = std::nullopt);
 

@@ -12,6 +12,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/given_flags.h"
 #include "lockstep/base/main.h"
 #include "lockstep/cli/flag_value.h"
 #include "lockstep/cli/help.h"
@@ -26,6 +27,7 @@ struct CommandRow {
   FlagTarget target;
   std::string words, group, value, preset, letters, variable;
   std::string choices;   ///< of `check`, whose view of them is made when it is used
+  std::vector<std::string> shown_choices{};  ///< in --help; nobody here checks them
   std::string expected;  ///< the same
   FlagCheck check{};
   bool is_required = false, has_commas = false;
@@ -34,6 +36,8 @@ struct CommandRow {
   std::vector<std::string> typed{};  ///< as the user wrote it, once a time
   size_t taken = 0;                  ///< how often a value was taken
   bool is_given = false;
+  std::string source{};       ///< if it is given: how the user wrote it, or "environment variable NAME="
+  std::string value_given{};  ///< what the user gave it
   std::function<void()> on_given{};
 
   bool is_place() const { return name.front() != '-'; }
@@ -79,11 +83,8 @@ HelpEntry make_entry(const CommandRow& row) {
   if (row.is_required) entry.text += " Required.";
   if (row.is_place() || is_switch(row.target)) return entry;
   entry.value = row.value.empty() ? value_name(row.target) : row.value;
-  if (row.choices.empty() || is_list(row.target)) {
-    entry.head += " " + entry.value;
-  } else {
-    entry.choices = split_words(row.choices);
-  }
+  if (!is_list(row.target)) entry.choices = row.choices.empty() ? row.shown_choices : split_words(row.choices);
+  if (entry.choices.empty()) entry.head += " " + entry.value;
   return entry;
 }
 
@@ -262,12 +263,18 @@ std::vector<std::string> split_commas(const std::vector<std::string>& words) {
   return parts;
 }
 
+void note_given(CommandRow& row, const std::string& source, const std::string& value) {
+  row.is_given = true;
+  row.source = source;
+  row.value_given = value;
+}
+
 /// Sets the row from what stands on the command line.
 void take_values(CommandRow& row, const std::vector<std::string>& words) {
-  const std::string source = row.taken < row.typed.size() ? row.typed[row.taken] : row.name;
+  note_given(row, row.taken < row.typed.size() ? row.typed[row.taken] : row.name,
+             words.empty() ? std::string() : words.back());
   ++row.taken;
-  row.is_given = true;
-  set_flag(row.target, source, row.has_commas ? split_commas(words) : words, check_of(row));
+  set_flag(row.target, row.source, row.has_commas ? split_commas(words) : words, check_of(row));
   if (row.on_given) row.on_given();
 }
 
@@ -306,8 +313,8 @@ void take_environment(Command& command) {
     if (row.is_given || row.variable.empty()) continue;
     const auto text = env::get(row.variable);
     if (!text) continue;
-    row.is_given = true;
-    set_flag(row.target, fmt::format("environment variable {}=", row.variable),
+    note_given(row, fmt::format("environment variable {}=", row.variable), *text);
+    set_flag(row.target, row.source,
              row.has_commas ? split_commas({*text}) : std::vector<std::string>{*text}, check_of(row));
     if (row.on_given) row.on_given();
   }
@@ -322,49 +329,32 @@ void refuse_missing(const Command& command) {
   }
 }
 
-bool is_in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; }
-
-/// Every `name` in `text` that is not a part of a longer word or path becomes `typed`.
-void replace_name(std::string& text, std::string_view name, const std::string& typed) {
-  constexpr std::string_view kPartOfMore = "./\"'`";
-  const auto ends_at = [&](size_t at) {
-    if (at >= text.size()) return true;
-    const bool is_path =
-        (text[at] == '.' || text[at] == '/') && at + 1 < text.size() && is_in_name(text[at + 1]);
-    return !is_in_name(text[at]) && !is_path;
-  };
-  for (size_t at = text.find(name); at != text.npos; at = text.find(name, at)) {
-    const bool begins =
-        at == 0 || (!is_in_name(text[at - 1]) && kPartOfMore.find(text[at - 1]) == kPartOfMore.npos);
-    if (begins && ends_at(at + name.size())) {
-      text.replace(at, name.size(), typed);
-      at += typed.size();
-    } else {
-      at += name.size();
+/// The flags that were given to `command` and to the programs before it.
+std::vector<GivenFlag> given_flags(const Command& command) {
+  std::vector<GivenFlag> given;
+  for (const Command* at = &command; at != nullptr; at = at->parent) {
+    for (const CommandRow& row : at->rows) {
+      if (row.is_given && !row.is_place()) given.push_back({row.name, row.source, row.value_given});
     }
   }
+  return given;
 }
 
-/// A text about flags, as the user wrote them. What checks arguments that a program may also set without flags calls them
+/// A text about flags, as the user gave them. What checks arguments that a program may also set without flags calls them
 /// save_steps.
-std::string with_typed_flags(std::string text, const Command& command) {
+std::string with_flags_for_arguments(std::string text, const Command& command) {
   for (const Command* at = &command; at != nullptr; at = at->parent) {
     for (const CommandRow& row : at->rows) {
       if (row.is_place() || row.is_hidden) continue;
-      const std::string typed = row.typed.empty() ? row.name : row.typed.back();
-      std::string argument = row.name.substr(2);
-      std::replace(argument.begin(), argument.end(), '-', '_');
-      const bool is_word =
-          argument.find('_') == argument.npos;  // it may stand for itself, but for the beginning
-      if (!is_word) {
-        replace_name(text, argument, typed);
-      } else if (text.starts_with(argument + " is ")) {
-        text.replace(0, argument.size(), typed);
+      const std::string argument = argument_of(row.name);
+      if (argument.find('_') != argument.npos) {
+        text = replace_word(std::move(text), argument, row.name);
+      } else if (text.starts_with(argument + " is ")) {  // elsewhere the word may stand for itself
+        text.replace(0, argument.size(), row.name);
       }
-      if (typed != row.name) replace_name(text, row.name, typed);
     }
   }
-  return text;
+  return with_given_names(std::move(text), given_flags(command));
 }
 
 /// False when --help was asked for.
@@ -390,12 +380,13 @@ bool parse(Command& program, int argc, const char* const* argv) {
     take_environment(*at);
     refuse_missing(*at);
   }
+  remember_given_flags(given_flags(command));
   try {
     for (Command* at = &command; at != nullptr; at = at->parent) {
       if (at->callback) at->callback();
     }
   } catch (const ValueError& error) {
-    throw ValueError(with_typed_flags(error.what(), command));
+    throw ValueError(with_flags_for_arguments(error.what(), command));
   }
   return true;
 }
@@ -424,6 +415,11 @@ CommandOption& CommandOption::in_range(double least, double most) {
 CommandOption& CommandOption::one_of(const std::vector<std::string>& values) {
   row_->choices.clear();
   for (const std::string& value : values) row_->choices += (row_->choices.empty() ? "" : " ") + value;
+  return *this;
+}
+
+CommandOption& CommandOption::show_choices(const std::vector<std::string>& values) {
+  row_->shown_choices = values;
   return *this;
 }
 
@@ -518,19 +514,19 @@ void CommandLine::add_row(const Flag<None>& row, FlagTarget target) {
 }
 
 void CommandLine::add_other_name(const std::string& name, const std::string& flag) {
-  const auto refuse = [name, flag](const std::string&) {
-    throw ValueError(fmt::format("unknown flag {}; did you mean {}?", name, flag));
+  const auto refuse = [flag](const std::string& typed, const std::string&) {
+    throw ValueError(fmt::format("unknown flag {}; did you mean {}?", typed, flag));
   };
-  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeText(refuse)});
+  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeNamedText(refuse)});
   row.is_hidden = row.may_lack_value = true;
 }
 
 void CommandLine::add_refused_flag(const std::string& name, const std::string& reason) {
   if (find_row(*command_, name) != nullptr) return;
-  const auto refuse = [name, reason](const std::string&) {
-    throw ValueError(fmt::format("{} is not supported: {}", name, reason));
+  const auto refuse = [reason](const std::string& typed, const std::string&) {
+    throw ValueError(fmt::format("{} is not supported: {}", typed, reason));
   };
-  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeText(refuse)});
+  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeNamedText(refuse)});
   row.is_hidden = row.may_lack_value = true;
 }
 

@@ -30,8 +30,10 @@ class CommandOption {
   CommandOption& with_commas();
   CommandOption& in_range(int least, int most);
   CommandOption& in_range(double least, double most);
-  /// --help shows the words in place of the value.
+  /// Any other value is an error. --help shows the words in place of the value.
   CommandOption& one_of(const std::vector<std::string>& values);
+  /// --help shows the words in place of the value, which what takes it checks. None: it shows the value's name.
+  CommandOption& show_choices(const std::vector<std::string>& values);
   CommandOption& positive();
   CommandOption& not_negative();
   /// What --help calls the value: FILE, SECONDS. By default N for numbers, X for fractions, FILE, TEXT.

@@ -75,12 +75,12 @@ detail::SampleOrder order_of(int64_t dataset_size, const TrainSamplerOptions& op
 
 }  // namespace
 
-TrainSamplingStrategy parse_train_sampling_strategy(const std::string& name) {
-  if (name == "random") return TrainSamplingStrategy::random;
-  if (name == "sequential") return TrainSamplingStrategy::sequential;
-  if (name == "group_by_length") return TrainSamplingStrategy::group_by_length;
-  throw ValueError(fmt::format(
-      "unknown train_sampling_strategy '{}'; expected random, sequential or group_by_length", name));
+TrainSamplingStrategy parse_train_sampling_strategy(const std::string& flag, const std::string& text) {
+  if (text == "random") return TrainSamplingStrategy::random;
+  if (text == "sequential") return TrainSamplingStrategy::sequential;
+  if (text == "group_by_length") return TrainSamplingStrategy::group_by_length;
+  throw ValueError(
+      fmt::format("{} is {}; it must be random, sequential or group_by_length", flag, text));
 }
 
 const char* name_of(TrainSamplingStrategy strategy) {

@@ -16,8 +16,8 @@ struct PositionOf;
 /// TrainingArguments.train_sampling_strategy.
 enum class TrainSamplingStrategy { random, sequential, group_by_length };
 
-/// Throws ValueError that lists the names when `name` is none of random, sequential, group_by_length.
-TrainSamplingStrategy parse_train_sampling_strategy(const std::string& name);
+/// "random", "sequential" or "group_by_length"; ValueError naming `flag` otherwise.
+TrainSamplingStrategy parse_train_sampling_strategy(const std::string& flag, const std::string& text);
 /// The name that parse_train_sampling_strategy() takes.
 const char* name_of(TrainSamplingStrategy strategy);
 

@@ -27,38 +27,34 @@ std::chrono::seconds parse_seconds(const std::string& flag, const std::string& t
 
 /// An option whose text `parse(flag, text)` turns into `value`; `flag` as it was typed.
 template <class T, class Parse>
-CommandOption add_parsed(CommandLine program, const ArgumentRow& row, T& value, Parse parse, const char* word,
+CommandOption add_parsed(CommandLine program, const ArgumentRow& row, T& value, Parse parse,
                          const std::string& preset) {
   CommandOption option = program.add_option(
       flag_of(row.name),
       [&value, parse](const std::string& typed, const std::string& text) { value = parse(typed, text); },
       row.help);
-  option.type_name(word);
   if (row.preset_text == nullptr) option.default_text(preset);
   return option;
 }
 
 CommandOption add_option(CommandLine program, const ArgumentRow& row, IntervalStrategy& value) {
-  return add_parsed(program, row, value, parse_interval_strategy, "WHEN", name_of(value));
+  return add_parsed(program, row, value, parse_interval_strategy, name_of(value));
 }
 
 CommandOption add_option(CommandLine program, const ArgumentRow& row, SaveStrategy& value) {
-  return add_parsed(program, row, value, parse_save_strategy, "WHEN", name_of(value));
+  return add_parsed(program, row, value, parse_save_strategy, name_of(value));
 }
 
 CommandOption add_option(CommandLine program, const ArgumentRow& row, TrainSamplingStrategy& value) {
-  const auto parse = [](const std::string&, const std::string& text) {
-    return parse_train_sampling_strategy(text);
-  };
-  return add_parsed(program, row, value, parse, "ORDER", name_of(value));
+  return add_parsed(program, row, value, parse_train_sampling_strategy, name_of(value));
 }
 
 CommandOption add_option(CommandLine program, const ArgumentRow& row, std::chrono::seconds& value) {
-  return add_parsed(program, row, value, parse_seconds, "SECONDS", std::to_string(value.count()));
+  return add_parsed(program, row, value, parse_seconds, std::to_string(value.count()));
 }
 
 CommandOption add_option(CommandLine program, const ArgumentRow& row, std::optional<bool>& value) {
-  return add_parsed(program, row, value, parse_bool, "BOOL", value && *value ? "true" : "false");
+  return add_parsed(program, row, value, parse_bool, value && *value ? "true" : "false");
 }
 
 /// Adds the option of a number or a text.
@@ -73,6 +69,7 @@ template <class T>
 CommandOption add(CommandLine program, const ArgumentRow& row, T& value) {
   CommandOption option = add_option(program, row, value);
   if (*row.word != '\0') option.type_name(row.word);
+  option.show_choices(row.choices);
   if (row.preset_text != nullptr && *row.preset_text != '\0') option.default_text(row.preset_text);
   return option;
 }
@@ -90,7 +87,8 @@ void add(CommandLine program, const ArgumentRow& row, T& value, TrainingArgument
 /// What is off is turned on by the flag alone; what is on needs a word to turn it off.
 void add(CommandLine program, const ArgumentRow& row, bool& value, TrainingArguments& /*arguments*/) {
   if (value) {
-    add_parsed(program, row, value, parse_bool, "BOOL", "true");
+    CommandOption option = add_parsed(program, row, value, parse_bool, "true");
+    option.type_name("BOOL").show_choices({"true", "false"});
   } else {
     program.add_flag(flag_of(row.name), value, row.help);
   }

@@ -34,7 +34,12 @@ std::string find_checkpoint(const TrainingArguments& arguments) {
   const ResumeSource source = resume_source(arguments);
   if (source == ResumeSource::start) return {};
   if (source == ResumeSource::path) {
-    return checkpoint::open(arguments.resume_from_checkpoint).path().string();
+    try {
+      return checkpoint::open(arguments.resume_from_checkpoint).path().string();
+    } catch (const FileError& error) {
+      throw FileError(
+          fmt::format("--resume-from-checkpoint {}: {}", arguments.resume_from_checkpoint, error.what()));
+    }
   }
   const auto& folder = arguments.output_dir;
   if (arguments.saves() && std::filesystem::is_directory(folder)) {

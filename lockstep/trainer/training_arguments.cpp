@@ -15,6 +15,7 @@
 #include "lockstep/tracking/report_to.h"
 #include "lockstep/tracking/run_id.h"
 #include "lockstep/trainer/arguments/lr_scheduler_kwargs.h"
+#include "lockstep/trainer/arguments/training_arguments_table.h"
 
 namespace lockstep {
 namespace {
@@ -30,6 +31,11 @@ bool is_record_kinds(const std::string& list) {
   } catch (const ValueError&) {
     return false;
   }
+}
+
+bool is_choice(const std::string& value, std::string_view choices) {
+  const auto all = choices_in(choices);
+  return std::find(all.begin(), all.end(), value) != all.end();
 }
 
 template <class T>
@@ -52,12 +58,14 @@ bool is_finite(const T& value) {
 }
 
 void check_fields(const TrainingArguments& a){
-#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help)                   \
-  {                                                                                                    \
-    [[maybe_unused]] const auto& value = a.name;                                                       \
-    if (!is_finite(value) || !(ok)) {                                                                  \
-      throw ValueError(fmt::format("{} is {}; it must be {}", #name, format_value(a.name), expected)); \
-    }                                                                                                  \
+#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help)       \
+  {                                                                                        \
+    [[maybe_unused]] const auto& value = a.name;                                           \
+    [[maybe_unused]] constexpr std::string_view choices = expected;                        \
+    if (!is_finite(value) || !(ok)) {                                                      \
+      throw ValueError(fmt::format("{} is {}; it must be {}", #name, format_value(a.name), \
+                                   describe_expected(expected)));                          \
+    }                                                                                      \
   }
 #include "lockstep/trainer/training_arguments.inc"
 }
@@ -138,7 +146,12 @@ LRScheduleOptions TrainingArguments::lr_schedule(int64_t num_training_steps) con
   read_lr_scheduler_kwargs(lr_scheduler_kwargs, schedule);
   schedule.num_warmup_steps = resolved_warmup_steps(num_training_steps);
   schedule.num_training_steps = num_training_steps;
-  check_lr_schedule(schedule, learning_rate);
+  try {
+    check_lr_schedule(schedule, learning_rate);
+  } catch (const ValueError& error) {
+    throw ValueError(fmt::format("lr_scheduler_type is {}: {}; see --lr-scheduler-kwargs", lr_scheduler_type,
+                                 error.what()));
+  }
   return schedule;
 }
 

@@ -25,7 +25,7 @@ json distributed_sampler(const json& q) {
 
 json train_sampler(const json& q) {
   TrainSampler sampler(q.at("size"),
-                       {.strategy = parse_train_sampling_strategy(q.at("strategy")),
+                       {.strategy = parse_train_sampling_strategy("strategy", q.at("strategy")),
                         .batch_size = q.at("batch_size"),
                         .gradient_accumulation_steps = q.at("gradient_accumulation_steps"),
                         .num_replicas = q.at("num_replicas"),

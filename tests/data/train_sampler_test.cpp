@@ -13,13 +13,13 @@ namespace lockstep {
 namespace {
 
 TEST(TrainSampler, StrategiesByName) {
-  EXPECT_EQ(parse_train_sampling_strategy("group_by_length"), TrainSamplingStrategy::group_by_length);
+  EXPECT_EQ(parse_train_sampling_strategy("order", "group_by_length"),
+            TrainSamplingStrategy::group_by_length);
   try {
-    parse_train_sampling_strategy("shuffle");
+    parse_train_sampling_strategy("--order", "shuffle");
     FAIL();
   } catch (const ValueError& error) {
-    EXPECT_STREQ(error.what(),
-                 "unknown train_sampling_strategy 'shuffle'; expected random, sequential or group_by_length");
+    EXPECT_STREQ(error.what(), "--order is shuffle; it must be random, sequential or group_by_length");
   }
 }
 

@@ -37,6 +37,7 @@ TEST(HelpTest, TheManualAndTheCompletionsNameEveryFlag) {
 
 TEST(HelpTest, ChoicesStandInPlaceOfTheValueWhereTheyFit) {
   EXPECT_NE(help_text(80).find("  --hang-action warn|end  "), std::string::npos) << help_text(80);
+  EXPECT_NE(help_text(80).find("  --rdzv-backend static|c10d\n"), std::string::npos);
   EXPECT_NE(help_text(80).find("  --numa-binding node|socket|exclusive|core-complex\n"), std::string::npos);
   EXPECT_NE(help_text(48).find("  --numa-binding HOW\n"), std::string::npos);
   EXPECT_NE(help_text(48).find("One of node, socket, exclusive or"), std::string::npos);

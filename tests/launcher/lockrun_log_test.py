@@ -74,7 +74,7 @@ class LogTest(LockrunTest):
     def test_a_directory_that_cannot_be_made_is_named(self):
         (self.directory / "file").write_text("")
         code, _, err = self.shell(1, "true", "--log-dir", "file/logs")
-        self.assertEqual((code, err), (1, f"lockrun: error: cannot create the directory {self.directory}/file/logs: Not a directory\n"))
+        self.assertEqual((code, err), (1, f"lockrun: error: --log-dir file/logs: cannot create the directory {self.directory}/file/logs: Not a directory\n"))
 
 
 class StdinTest(LockrunTest):

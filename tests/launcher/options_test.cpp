@@ -74,6 +74,18 @@ TEST(OptionsTest, NprocMayBeAWord) {
   EXPECT_EQ(parse({"--nproc-per-node", "gpu", "a"}, {.cores = 6, .gpus = 4, .names = {}}).nproc_per_node, 4);
   EXPECT_EQ(error_of({"--nproc-per-node", "gpu", "a"}),
             "--nproc-per-node gpu: this machine has no NVIDIA GPU; use a number, cpu or auto");
+  EXPECT_EQ(error_of({"--nproc-per-node", "xpu", "a"}),
+            "--nproc-per-node xpu: lockrun counts no Intel GPUs; use a number, cpu or auto");
+}
+
+TEST(OptionsTest, ErrorsQuoteTheWholeValue) {
+  EXPECT_EQ(error_of({"--rdzv_endpoint", "a:b:c", "a"}),
+            "--rdzv_endpoint a:b:c: expected HOST:PORT or [ADDRESS]:PORT, with a port from 0 to 65535");
+  EXPECT_EQ(error_of({"--nnodes", "1:x", "a"}), "--nnodes 1:x: expected a number of machines, or MIN:MAX");
+  EXPECT_EQ(error_of({"--restart_delay", "5x", "a"}), "--restart_delay 5x: expected a time: 30, 30s, 5m or 1h");
+  EXPECT_NE(error_of({"--tee", "0:x", "a"}).find("--tee 0:x: expected 0 to 3"), std::string::npos);
+  EXPECT_EQ(error_of({"--rdzv-conf", "join_timeout=x,is_host=true", "a"}),
+            "--rdzv-conf join_timeout=x: expected a number of seconds");
 }
 
 TEST(OptionsTest, RefusesWhatIsNoNumber) {
@@ -178,9 +190,8 @@ TEST(OptionsTest, SeveralMachinesNeedAMeetingPoint) {
             std::string::npos);
   EXPECT_NE(error_of({"--nnodes", "2", "--standalone", "a"}).find("contradict"), std::string::npos);
   EXPECT_EQ(error_of({"--rdzv-backend", "etcd-v2", "a"}),
-            "--rdzv-backend etcd-v2: lockrun needs no etcd; use c10d with --rdzv-endpoint HOST:PORT, where "
-            "HOST is one "
-            "of the machines");
+            "--rdzv-backend etcd-v2: expected static, or c10d with --rdzv-endpoint HOST:PORT, where HOST is one of "
+            "the machines; lockrun needs no etcd");
 }
 
 TEST(OptionsTest, FlagsWithoutEffectAreNamed) {

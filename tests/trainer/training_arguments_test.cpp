@@ -53,7 +53,7 @@ TEST(TrainingArguments, BadValuesAreNamed) {
             "per_device_train_batch_size is 0; it must be 1 or more");
   EXPECT_EQ(message([](auto& a) {
               a.lr_scheduler_type = "square";
-            }).find("unknown lr scheduler type \"square\", expected linear, cosine, "),
+            }).find("lr_scheduler_type is square; it must be linear, cosine, "),
             0);
   EXPECT_EQ(message([](auto& a) {
               a.lr_scheduler_kwargs = "{\"cycles\": 2}";

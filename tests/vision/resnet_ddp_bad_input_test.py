@@ -99,7 +99,7 @@ class BadInput(unittest.TestCase):
     def test_flags(self):
         self.assertIn("--random_seed -1: expected a whole number", self.refused("--random_seed", "-1"))
         self.assertIn("--hue is 0.7; expected 0 to 0.5", self.refused("--hue", 0.7))
-        self.assertIn("--depth is 50; expected 18 or 34", self.refused("--depth", 50))
+        self.assertIn("--depth 50: expected 18 or 34", self.refused("--depth", 50))
         self.assertIn("is not a directory", self.refused("--data-dir", "/nowhere"))
         self.assertIn("--num-classes", self.refused("--num-classes", "x"))
         self.assertIn("--num-classes", self.refused("--num-classes", -7, ranks=1))

@@ -187,7 +187,11 @@ constexpr auto kModelFlags = std::to_array<tasks::RecipeFlag<Arguments>>({
       .check = FlagCheck::one_of("auto imagenet cifar stride2"),
       .words = "First layers: imagenet (7x7, stride 2, pooling), cifar (3x3), or stride2 (3x3, stride 2)"},
      OnResume::refuses(RecordKind::model, "without the flag the checkpoint's is kept")},
-    {{.name = "depth", .member = &Arguments::depth, .preset = kHeldValue, .words = "Layers: 18 or 34"},
+    {{.name = "depth",
+      .member = &Arguments::depth,
+      .preset = kHeldValue,
+      .check = FlagCheck::one_of("18 34"),
+      .words = "Layers"},
      OnResume::refuses(RecordKind::model, "")},
     {{.name = "width",
       .member = &Arguments::width,
@@ -227,7 +231,6 @@ void add_flags(tasks::RecipeFlags& flags, Arguments& args) {
 
 void check(const Arguments& args) {
   args.files.check();
-  if (args.depth != 18 && args.depth != 34) Errors::refuse("--depth is {}; expected 18 or 34", args.depth);
   if (args.resume && !args.training.resume_from_checkpoint.empty())
     Errors::refuse("--resume and --resume-from-checkpoint exclude each other");
 }

@@ -135,7 +135,7 @@ void read_value(std::string_view name, const json& value, T& field) {
     } else if constexpr (std::is_same_v<T, SaveStrategy>) {
       field = parse_save_strategy(std::string(name), text);
     } else if constexpr (std::is_same_v<T, TrainSamplingStrategy>) {
-      field = parse_train_sampling_strategy(text);
+      field = parse_train_sampling_strategy(std::string(name), text);
     } else {
       field = text;
     }

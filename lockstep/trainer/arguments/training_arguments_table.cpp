@@ -16,7 +16,7 @@ std::vector<ArgumentRow> make_rows() {
   const char* group = nullptr;  // the table begins with one
 #define LOCKSTEP_ARGUMENT_GROUP(title) group = title;
 #define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help) \
-  rows.push_back({#name, group, preset_text, expected, word, help});
+  rows.push_back({#name, group, preset_text, describe_expected(expected), choices_in(expected), word, help});
 #include "lockstep/trainer/training_arguments.inc"
   return rows;
 }
@@ -42,6 +42,22 @@ constexpr ResumeRow kResumeRows[] = {
 };
 
 }  // namespace
+
+std::vector<std::string> choices_in(std::string_view expected) {
+  std::vector<std::string> choices;
+  if (expected.find('|') == expected.npos) return choices;
+  while (true) {
+    const size_t end = expected.find('|');
+    choices.emplace_back(expected.substr(0, end));
+    if (end == expected.npos) return choices;
+    expected.remove_prefix(end + 1);
+  }
+}
+
+std::string describe_expected(std::string_view expected) {
+  const auto choices = choices_in(expected);
+  return choices.empty() ? std::string(expected) : one_of(choices);
+}
 
 std::span<const ArgumentRow> training_argument_rows() {
   static const std::vector<ArgumentRow> rows = make_rows();

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lockstep {
 
@@ -13,10 +14,16 @@ struct ArgumentRow {
   const char* name;
   const char* group;        ///< heading in --help
   const char* preset_text;  ///< the default in words; nullptr: as it is
-  const char* expected;     ///< what is allowed; empty: all of its type
-  const char* word;         ///< what --help calls the value; empty: by type
+  std::string expected;     ///< what is allowed; empty: all of its type
+  std::vector<std::string> choices;  ///< the words that are allowed; empty: any
+  const char* word;                  ///< what --help calls the value; empty: by type
   const char* help;
 };
+
+/// The choices of a row's `expected`, which have '|' between; none for any other text.
+std::vector<std::string> choices_in(std::string_view expected);
+/// A row's `expected` in words: "no, steps or epoch".
+std::string describe_expected(std::string_view expected);
 
 /// A field of transformers' that is not supported.
 struct RefusedArgument {
