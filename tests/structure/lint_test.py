@@ -24,7 +24,8 @@ PLANTED = {
     "shell": ("scripts/bad", "#!/usr/bin/env bash\ncd $1\n", r"scripts/bad:2:4: .*SC2086"),
     "python": ("bad.py", "import os\nx=1\n", r"bad\.py:1:8: .*unused", r"bad\.py:2:2: .*issing whitespace around operator"),
     "cmake": ("CMakeLists.txt", "if( X )\nset(A\n b)\nendif()\n", r"CMakeLists\.txt would be reformatted"),
-    "prose": ("bad.md", "# Page\n\n| a | the same |\n", r"bad\.md:3: a cell says"),
+    "prose": ("bad_col" "our.md", "# Page\n\n| a | the same |\n\nThey " "synchron" "ise.\n", r"bad_\w+\.md:3: a cell says",
+              r"bad_\w+\.md:5: write \"synchronize\"", r"bad_\w+\.md: its name: write \"bad_color\""),
     "clang-tidy": ("moved.cpp", "#include <string>\n#include <utility>\nstd::string::size_type f(std::string a) {\n"
                                 "  std::string b = std::move(a);\n  return a.size() + b.size();\n}\n"
                                 "int g(int n) {\n  int* p = nullptr;\n  return n > 0 ? *p : 0;\n}\n"
@@ -64,6 +65,17 @@ RIGHT_PAGES = (
     ("CHANGELOG.md", "Two words.\n" * 751),
     ("docs/page.md", "There is no directory, which is no longer needed."),
 )
+# By rule about spelling: words in two halves, since this file is looked at too, and what lint writes instead.
+BRITISH = (
+    ("Synchronis", "ation", "Synchronization"), ("analys", "er", "analyzer"), ("kCOL", "OUR", "kCOLOR"), ("is_unlabel", "led", "is_unlabeled"),
+    ("centr", "ed", "centered"), ("theat", "re", "theater"), ("met", "res", "meters"), ("licen", "ces", "licenses"), ("practis", "ed", "practiced"),
+    ("catalo", "gue", "catalog"), ("gre", "yish", "grayish"), ("learn", "t", "learned"), ("misspel", "t", "misspelled"),
+    ("judge", "ment", "judgment"), ("program", "mes", "programs"), ("fulf", "ilment", "fulfillment"), ("skil", "ful", "skillful"),
+    ("arte", "fact", "artifact"), ("che", "que", "check"), ("among", "st", "among"), ("whil", "st", "while"), ("pre-", "empted", "preempted"),
+)
+# Right, though they look so.
+AMERICAN = ("ModelLedger ColOurs premise otherwise fourth hours analyses controlled cancelled cancellation metric center_result programmed "
+            "presence references fulfilled willful spelling afterwards previews")
 
 
 class Lint(unittest.TestCase):
@@ -218,6 +230,13 @@ class Lint(unittest.TestCase):
         self.assertEqual([], numbers(lint.faults_of_source('# These are\n# Of the\nx = "a # Of b"\ny = $# Of', "#")))
         self.assertEqual([], numbers(lint.faults_of_page("| `" + "word " * 26 + "` |")))
         self.assertEqual([], numbers(lint.faults_of_page("```\nat its 2. operation\n```")))
+
+    def test_which_spellings_are_faults(self):
+        for begin, end, remedy in BRITISH:
+            self.assertEqual([(2, f'write "{remedy}", not "{begin}{end}"')], list(lint.faults_of_spelling(f"x\n{begin}{end} y")))
+        used = {pattern for pattern in lint.BRITISH for begin, end, _ in BRITISH if lint.re.search(pattern, begin + end, lint.re.I)}
+        self.assertEqual(set(lint.BRITISH) - used, set(), "rules without a fault here")
+        self.assertEqual([], list(lint.faults_of_spelling(AMERICAN)))
 
     def test_the_prose_of_this_checkout_is_clean(self):
         lines, clean = lint.check_prose(None)
