@@ -64,8 +64,8 @@ endfunction()
 
 # Flags, precompiled header and unity build of every target. HEADER torch or plain (lockstep/pch). Sources are compiled
 # several at a time: each compilation costs a second or more before its first line. One with flags of its own
-# (set_source_files_properties COMPILE_OPTIONS) or SKIP_UNITY_BUILD_INCLUSION compiles by itself. TEST: not optimised, since
-# optimising takes half of a compilation and nobody waits for a test's own code.
+# (set_source_files_properties COMPILE_OPTIONS) or SKIP_UNITY_BUILD_INCLUSION compiles by itself. TEST: not optimized, since
+# optimizing takes half of a compilation and nobody waits for a test's own code.
 function(lockstep_compile_options target)
   cmake_parse_arguments(arg "TEST" "HEADER" "" ${ARGN})
   target_compile_features(${target} PUBLIC cxx_std_20)

@@ -102,7 +102,7 @@ endif()
 
 # torch's own target forces its library into every program (--no-as-needed); the plain imported libraries do
 # not, so that a tool that uses no tensor does not pay 0.2 s to load it. A CUDA build registers its kernels
-# from static initialisers and does need the forced form.
+# from static initializers and does need the forced form.
 if(NOT TARGET Lockstep::torch)
   add_library(Lockstep::torch INTERFACE IMPORTED GLOBAL)
   set_target_properties(

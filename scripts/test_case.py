@@ -69,7 +69,7 @@ def tests_of(header):
 
 
 def similar(pattern, known):
-    """Names that share a word with `pattern`, whatever its case, or are spelt nearly so."""
+    """Names that share a word with `pattern`, whatever its case, or are spelled nearly so."""
     words = [word.lower() for word in re.findall(r"\w{3,}", pattern)]
     shared = [name for name in known if all(word in name.lower() for word in words)]
     shared = shared or [name for name in known if any(word in name.lower().split(".") for word in words)]

@@ -92,7 +92,7 @@ class TwoHosts:
     def cut_the_way_from(self, source):
         """What it sends goes to a card that nobody has: no error there, and nothing arrives."""
         (target,) = set(self.hosts) - {source}
-        self.hosts[source].run("ip", "neighbour", "replace", self.ADDRESSES[target], "lladdr", "02:00:00:00:00:99",
+        self.hosts[source].run("ip", "neighbor", "replace", self.ADDRESSES[target], "lladdr", "02:00:00:00:00:99",
                                "dev", "lockrun0" if source == "a" else "lockrun1", "nud", "permanent")
 
     def stop(self):
@@ -140,11 +140,11 @@ class FourHosts(ThreeHosts):
 
     def cut_the_way(self, source, target):
         # To a card that nobody has: no error here, and nothing arrives.
-        self.hosts[source].run("ip", "neighbour", "replace", self.address_of(target), "lladdr", "02:00:00:00:00:99", "dev", "cable",
+        self.hosts[source].run("ip", "neighbor", "replace", self.address_of(target), "lladdr", "02:00:00:00:00:99", "dev", "cable",
                                "nud", "permanent")
 
     def mend_the_way(self, source, target):
-        self.hosts[source].run("ip", "neighbour", "delete", self.address_of(target), "dev", "cable")
+        self.hosts[source].run("ip", "neighbor", "delete", self.address_of(target), "dev", "cable")
 
     def slow_down(self, name, kbit):
         """A full packet takes 12 s / kbit: Linux of many containers has no other delay."""

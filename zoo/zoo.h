@@ -20,7 +20,7 @@
 #include "lockstep/zoo/tasks/bert_source.h"
 #include "lockstep/zoo/tasks/class_metrics.h"
 #include "lockstep/zoo/tasks/epoch_times.h"
-#include "lockstep/zoo/tasks/labelled_sentences.h"
+#include "lockstep/zoo/tasks/labeled_sentences.h"
 #include "lockstep/zoo/tasks/model_weights.h"
 #include "lockstep/zoo/tasks/picture_files.h"
 #include "lockstep/zoo/tasks/predictions.h"

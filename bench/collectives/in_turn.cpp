@@ -27,13 +27,13 @@ Added added_in_turn(const std::vector<std::vector<double>>& rounds, size_t block
   // The median lies between these two of the sorted values in 95 of 100 cases, whatever their distribution.
   std::sort(differences.begin(), differences.end());
   const double half = 0.98 * std::sqrt(static_cast<double>(differences.size()));
-  const double centre = static_cast<double>(differences.size() - 1) / 2;
+  const double center = static_cast<double>(differences.size() - 1) / 2;
   const auto at = [&](double place) {
     return differences[static_cast<size_t>(
         std::clamp(place, 0.0, static_cast<double>(differences.size() - 1)))];
   };
-  added.least = at(std::floor(centre - half));
-  added.most = at(std::ceil(centre + half));
+  added.least = at(std::floor(center - half));
+  added.most = at(std::ceil(center + half));
   return added;
 }
 

@@ -1,5 +1,5 @@
 // What the machine's memory allows: the loads and stores that a collective cannot do without, with no
-// synchronisation and none of the backend's code.
+// synchronization and none of the backend's code.
 #pragma once
 
 #include <sys/types.h>

@@ -12,7 +12,7 @@ namespace lockstep::bench {
 namespace {
 
 constexpr double kWidth = 760, kHeight = 460, kLeft = 70, kRight = 180, kTop = 40, kBottom = 50;
-// A peer has the colour that it has in docs/plots (scripts/draw_performance). A browser chooses the theme.
+// A peer has the color that it has in docs/plots (scripts/draw_performance). A browser chooses the theme.
 constexpr const char* kStyle = R"(<style>
   text { fill: #222 } .page { fill: #fff } .grid { stroke: #ddd }
   .a { stroke: #2457c5; fill: #2457c5 } .b { stroke: #c2571a; fill: #c2571a } .c { stroke: #4a8a3a; fill: #4a8a3a }

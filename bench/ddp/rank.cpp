@@ -1,6 +1,6 @@
 // A rank of `lockstep bench ddp`: trains for a while and writes down how long each step took.
 //   lockstep-bench-ddp-rank MODEL alone|ddp|in-turn|timeline STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB [HOOK]
-// alone: the same work without DistributedDataParallel, at the same time as its neighbour's. in-turn: both in
+// alone: the same work without DistributedDataParallel, at the same time as its neighbor's. in-turn: both in
 // turn. timeline: as ddp, but some steps record a timeline and some do not (bench/collectives/in_turn.h).
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>

@@ -1,5 +1,5 @@
 // vision_batches DIRECTORY BATCH: for each line on standard input makes an epoch of training batches (random crop, flip,
-// normalise) on this thread, and prints the images a second. bench/vision/run compares that with torch's DataLoader.
+// normalize) on this thread, and prints the images a second. bench/vision/run compares that with torch's DataLoader.
 #include <chrono>
 #include <cstdlib>
 #include <iostream>

@@ -174,8 +174,9 @@ inline constexpr auto kFlags = std::to_array<Flag<Options>>({
          "free port."},
     {.name = "rdzv-backend",
      .preset = "static",
-     .check = {.expected = "static, or c10d with --rdzv-endpoint HOST:PORT, where HOST is one of the machines; "
-                           "lockrun needs no etcd",
+     .check = {.expected =
+                   "static, or c10d with --rdzv-endpoint HOST:PORT, where HOST is one of the machines; "
+                   "lockrun needs no etcd",
                .choices = "static c10d"},
      .value = "NAME",
      .group = group::kMeeting,
@@ -267,7 +268,7 @@ inline constexpr auto kFlags = std::to_array<Flag<Options>>({
      .value = "WHEN",
      .group = group::kOutput,
      .words =
-         "Begin each line of output with [rank N]: off, on, color, or auto: with several ranks, in colour "
+         "Begin each line of output with [rank N]: off, on, color, or auto: with several ranks, in color "
          "on a terminal."},
     {.name = "log-line-prefix-template",
      .value = "TEMPLATE",

@@ -152,8 +152,8 @@ void parse_host_list(const Arguments& line, const Machine& machine, Options& opt
           : 0;
   const FlagName flag = hosts ? FlagName("hosts") : FlagName("hostfile");
   const std::string source = said_value(line.source(flag), line.text(flag));
-  nodes.hosts = deal_ranks(parse_hosts(hosts ? line.text(flag) : read_given_file(source, line.text(flag)), source),
-                           num_proc);
+  nodes.hosts = deal_ranks(
+      parse_hosts(hosts ? line.text(flag) : read_given_file(source, line.text(flag)), source), num_proc);
   nodes.here = find_host(nodes.hosts, machine.names);
   options.nproc_per_node = nodes.hosts[nodes.here.value_or(0)].slots;
   nodes.min = nodes.max = static_cast<int>(nodes.hosts.size());

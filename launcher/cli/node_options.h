@@ -19,8 +19,8 @@ inline constexpr uint16_t kStaticPort = 29500, kDynamicPort = 29400;
 
 struct NodeOptions {
   int min = 1, max = 1;
-  bool numbered = true;  ///< static rendezvous: every machine has a number
-  int node_rank = 0;     ///< when numbered
+  bool numbered = true;     ///< static rendezvous: every machine has a number
+  int node_rank = 0;        ///< when numbered
   std::string host{};       ///< where the machines meet
   std::string host_flag{};  ///< that names it; empty: none does
   uint16_t port = 0;

@@ -92,9 +92,9 @@ void RendezvousSearch::list_places(std::string& why) {
   try {
     endpoint_ = job::resolve(nodes.host, nodes.port, kTryTimeout);
   } catch (const Error& error) {
-    why = fmt::format("cannot find the address of {}{}: {}; check the name, and that this machine can look it up",
-                      nodes.host, nodes.host_flag.empty() ? "" : fmt::format(" ({})", nodes.host_flag),
-                      error.what());
+    why = fmt::format(
+        "cannot find the address of {}{}: {}; check the name, and that this machine can look it up",
+        nodes.host, nodes.host_flag.empty() ? "" : fmt::format(" ({})", nodes.host_flag), error.what());
   }
   put_ipv4_first(endpoint_);
   if (!endpoint_.empty()) serve_at_endpoint();

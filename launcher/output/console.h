@@ -13,7 +13,7 @@ namespace lockstep::launcher {
 /// One rank's standard output or error, as text: what of it is not yet a whole line, and its last lines.
 struct LineSource {
   int rank = 0;
-  std::string prefix;              ///< "[rank 0]: ", coloured or not, or empty
+  std::string prefix;              ///< "[rank 0]: ", colored or not, or empty
   bool may_be_live = false;        ///< rank 0: its unfinished line is shown on a terminal
   std::string partial{};           ///< the unfinished line, so far
   double partial_since = 0;        ///< monotonic seconds; 0 when there is none

@@ -19,7 +19,7 @@ struct CoreGroup {
   CpuSet all() const;
 };
 
-/// The group of every local rank: blocks of neighbours.
+/// The group of every local rank: blocks of neighbors.
 std::vector<size_t> spread(size_t groups, int ranks);
 
 /// The group of every local rank that is to be near `near[rank]`, the cores of its GPU's NUMA node: the one

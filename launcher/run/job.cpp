@@ -38,8 +38,9 @@ std::string temporary_directory() { return env::get(env::kTmpdir).value_or("/tmp
 /// Makes the directory for the logs of this run.
 std::string make_log_directory(const LogOptions& logs, const std::string& run_id) {
   try {
-    const std::filesystem::path folder =
-        logs.directory.empty() ? make_unique_directory(temporary_directory() + "/lockrun_logs") : logs.directory;
+    const std::filesystem::path folder = logs.directory.empty()
+                                             ? make_unique_directory(temporary_directory() + "/lockrun_logs")
+                                             : logs.directory;
     // Ranks may change their working directory.
     const std::filesystem::path place = std::filesystem::absolute(folder).lexically_normal();
     make_directories(place);
@@ -74,9 +75,7 @@ std::vector<std::string> own_environment() {
   return entries;
 }
 
-void say(const std::string& text) {
-  std::fprintf(stderr, "lockrun: %s\n", with_given_names(text).c_str());
-}
+void say(const std::string& text) { std::fprintf(stderr, "lockrun: %s\n", with_given_names(text).c_str()); }
 
 class JobRun {
  public:

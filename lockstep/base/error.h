@@ -61,7 +61,7 @@ class TimeoutError : public CommError {
 
 /// What a PeerLostError knows beside its message.
 struct PeerLoss {
-  bool has_left = false;     ///< the peer left the group or the job itself; false: it died, or nothing is known
+  bool has_left = false;  ///< the peer left the group or the job itself; false: it died, or nothing is known
   bool quotes_call = false;  ///< the message says what a rank of the group had called
 };
 

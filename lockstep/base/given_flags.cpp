@@ -53,7 +53,8 @@ std::string replace_words(std::string text, std::string_view word,
 
 /// Whether `text` begins with `word` and does not go on with more of a name.
 bool begins_with_word(std::string_view text, std::string_view word) {
-  return !word.empty() && text.starts_with(word) && (text.size() == word.size() || !is_in_name(text[word.size()]));
+  return !word.empty() && text.starts_with(word) &&
+         (text.size() == word.size() || !is_in_name(text[word.size()]));
 }
 
 /// Whether `rest`, the text behind a flag, goes on with the flag's value or with a part of it that stands between commas.
@@ -108,6 +109,8 @@ std::string with_given_names(std::string text, const std::vector<GivenFlag>& fla
 
 void remember_given_flags(std::vector<GivenFlag> flags) { remembered_flags() = std::move(flags); }
 
-std::string with_given_names(std::string text) { return with_given_names(std::move(text), remembered_flags()); }
+std::string with_given_names(std::string text) {
+  return with_given_names(std::move(text), remembered_flags());
+}
 
 }  // namespace lockstep

@@ -73,7 +73,7 @@ SafetensorsEntry describe(const std::string& name, const at::Tensor& tensor) {
                                c10::toString(tensor.scalar_type())));
 }
 
-// Any other byte in a bool is undefined behaviour for whoever reads it.
+// Any other byte in a bool is undefined behavior for whoever reads it.
 void check_bools(const void* data, uint64_t bytes, const std::string& tensor, const std::string& file) {
   const auto* values = static_cast<const uint8_t*>(data);
   if (std::any_of(values, values + bytes, [](uint8_t value) { return value > 1; })) {

@@ -253,7 +253,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_
   HeaderReader reader(header, file);
   json::sax_parse(text.begin(), text.end(), &reader);
 
-  // Empty tensors share their offset with a neighbour: they stand before it.
+  // Empty tensors share their offset with a neighbor: they stand before it.
   std::stable_sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
   });

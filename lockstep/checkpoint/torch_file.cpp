@@ -187,7 +187,7 @@ class TensorMaker {
     return found->second.storage;
   }
 
-  /// Any other byte in a bool is undefined behaviour for whoever reads it.
+  /// Any other byte in a bool is undefined behavior for whoever reads it.
   void check_truth(const std::string& key) {
     Memory& memory = memory_.at(key);
     const auto* const bytes = static_cast<const uint8_t*>(memory.storage.data());

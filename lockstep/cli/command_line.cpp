@@ -26,9 +26,9 @@ struct CommandRow {
   std::string name;  ///< "--seed", or "RANKS" for what stands by its place
   FlagTarget target;
   std::string words, group, value, preset, letters, variable;
-  std::string choices;   ///< of `check`, whose view of them is made when it is used
+  std::string choices;                       ///< of `check`, whose view of them is made when it is used
   std::vector<std::string> shown_choices{};  ///< in --help; nobody here checks them
-  std::string expected;  ///< the same
+  std::string expected;                      ///< the same
   FlagCheck check{};
   bool is_required = false, has_commas = false;
   bool is_hidden = false;            ///< not in --help, no suggestion
@@ -83,7 +83,8 @@ HelpEntry make_entry(const CommandRow& row) {
   if (row.is_required) entry.text += " Required.";
   if (row.is_place() || is_switch(row.target)) return entry;
   entry.value = row.value.empty() ? value_name(row.target) : row.value;
-  if (!is_list(row.target)) entry.choices = row.choices.empty() ? row.shown_choices : split_words(row.choices);
+  if (!is_list(row.target))
+    entry.choices = row.choices.empty() ? row.shown_choices : split_words(row.choices);
   if (entry.choices.empty()) entry.head += " " + entry.value;
   return entry;
 }
@@ -314,8 +315,8 @@ void take_environment(Command& command) {
     const auto text = env::get(row.variable);
     if (!text) continue;
     note_given(row, fmt::format("environment variable {}=", row.variable), *text);
-    set_flag(row.target, row.source,
-             row.has_commas ? split_commas({*text}) : std::vector<std::string>{*text}, check_of(row));
+    set_flag(row.target, row.source, row.has_commas ? split_commas({*text}) : std::vector<std::string>{*text},
+             check_of(row));
     if (row.on_given) row.on_given();
   }
 }

@@ -28,7 +28,7 @@ std::shared_ptr<Work> all_gather_parts_async(const ProcessGroup& group, const at
 void share_parts(const ProcessGroup& group, const at::Tensor& tensor,
                  const std::vector<std::vector<TensorPart>>& parts);
 
-/// One uninitialised tensor for all ranks of the group on each machine: what one writes, all there see. It starts on a page of
+/// One uninitialized tensor for all ranks of the group on each machine: what one writes, all there see. It starts on a page of
 /// its own, and its memory returns when every rank has dropped its tensor. The arguments are the same on all ranks. Blocks.
 at::Tensor empty_common(const ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType dtype);
 /// Is this the first of the group's ranks on its machine: the one that fills common memory?

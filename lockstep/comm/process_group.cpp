@@ -183,7 +183,7 @@ ProcessGroup ProcessGroup::new_group(std::vector<int> ranks, NewGroupOptions opt
 ProcessGroup ProcessGroup::new_subgroups(int group_size, NewGroupOptions options) const {
   refuse_in_step("new_subgroups");
   check_size_agreement(all_gather_bytes(std::to_string(group_size)));
-  return split_group(split_neighbours(size(), group_size), options);
+  return split_group(split_neighbors(size(), group_size), options);
 }
 
 ProcessGroup ProcessGroup::split_group(const std::vector<std::vector<int>>& split_ranks,

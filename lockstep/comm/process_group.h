@@ -158,7 +158,7 @@ class ProcessGroup {
   /// not; elsewhere that is a ValueError on all. Ranks of the new group follow the order of their ranks here.
   /// Where this rank is no member the result has rank() -1 and refuses every operation. Blocks.
   ProcessGroup new_group(std::vector<int> ranks, NewGroupOptions options = {}) const;
-  /// Groups of `group_size` neighbouring ranks; returns the one with this rank. group_size must divide
+  /// Groups of `group_size` neighboring ranks; returns the one with this rank. group_size must divide
   /// size(). Blocks.
   ProcessGroup new_subgroups(int group_size, NewGroupOptions options = {}) const;
   /// Groups that do not overlap; returns the one with this rank, or one without it as new_group does. Blocks.
@@ -297,7 +297,7 @@ class ProcessGroup {
   /// Advances operations in progress without blocking.
   void progress() const;
 
-  /// Uninitialised tensor in memory that all ranks of the node share: reduced in place, with no copy.
+  /// Uninitialized tensor in memory that all ranks of the node share: reduced in place, with no copy.
   /// With another backend than "lockstep" it is an ordinary tensor.
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) const;
 

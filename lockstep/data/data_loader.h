@@ -51,7 +51,8 @@ concept orders_samples =
 template <class D, class S, class O>
 concept can_load = std::convertible_to<const O&, const DataLoaderOptions&> &&
     ((std::convertible_to<const D&, const Dataset&> && orders_samples<S>) ||
-     (std::convertible_to<const D&, const IterableDataset&> && std::convertible_to<const S&, const BatchSharding&>));
+     (std::convertible_to<const D&, const IterableDataset&> &&
+      std::convertible_to<const S&, const BatchSharding&>));
 
 /// For what can not: the compiler's first error says what to write.
 template <class D, class S, class O>
@@ -131,7 +132,8 @@ class DataLoader {
       : DataLoader(dataset, detail::NoOrder()) {}
   /// See above.
   template <class D, class S = std::vector<int64_t>, class O = DataLoaderOptions>
-  requires(!detail::can_load<D, S, O>) DataLoader(const D& /*dataset*/, const S& /*sampler*/, const O& /*options*/ = {})
+  requires(!detail::can_load<D, S, O>)
+      DataLoader(const D& /*dataset*/, const S& /*sampler*/, const O& /*options*/ = {})
       : DataLoader(Dataset(), std::vector<int64_t>()) {
     detail::refuse_to_load<D, S, O>();
   }

@@ -49,8 +49,13 @@ class DistributedSampler {
       : DistributedSampler(dataset.size, options) {}
   /// For anything else: says at compile time what to write.
   template <class Samples>
-  requires(!detail::counts_samples<Samples> && !std::is_convertible_v<const Samples&, const DistributedSampler&>)
-  explicit DistributedSampler(const Samples& /*samples*/, const DistributedSamplerOptions& /*options*/ = {})
+  requires(
+      !detail::counts_samples<Samples> &&
+      !std::is_convertible_v<
+          const Samples&,
+          const DistributedSampler&>) explicit DistributedSampler(const Samples& /*samples*/,
+                                                                  const DistributedSamplerOptions& /*options*/
+                                                                  = {})
       : DistributedSampler(int64_t{0}) {
     static_assert(
         detail::counts_samples<Samples>,

@@ -79,8 +79,7 @@ TrainSamplingStrategy parse_train_sampling_strategy(const std::string& flag, con
   if (text == "random") return TrainSamplingStrategy::random;
   if (text == "sequential") return TrainSamplingStrategy::sequential;
   if (text == "group_by_length") return TrainSamplingStrategy::group_by_length;
-  throw ValueError(
-      fmt::format("{} is {}; it must be random, sequential or group_by_length", flag, text));
+  throw ValueError(fmt::format("{} is {}; it must be random, sequential or group_by_length", flag, text));
 }
 
 const char* name_of(TrainSamplingStrategy strategy) {

@@ -209,7 +209,7 @@ class PrecisionRecall final : public Metric {
 
  private:
   struct Counts {
-    double right = 0, predicted = 0, labelled = 0;
+    double right = 0, predicted = 0, labeled = 0;
   };
   static Counts read_counts(const State& state, int64_t wanted) {
     const auto at = static_cast<size_t>(3 * wanted);
@@ -224,9 +224,9 @@ class PrecisionRecall final : public Metric {
       case Score::precision:
         return divide(counts.right, counts.predicted);
       case Score::recall:
-        return divide(counts.right, counts.labelled);
+        return divide(counts.right, counts.labeled);
       case Score::f1:
-        return divide(2 * counts.right, counts.predicted + counts.labelled);
+        return divide(2 * counts.right, counts.predicted + counts.labeled);
     }
     return 0;
   }
@@ -239,9 +239,9 @@ class PrecisionRecall final : public Metric {
       const Counts counts = read_counts(state, c);
       all.right += counts.right;
       all.predicted += counts.predicted;
-      all.labelled += counts.labelled;
-      if (counts.predicted + counts.labelled == 0) continue;
-      mean.add(score(counts), average_ == Average::weighted ? counts.labelled : 1);
+      all.labeled += counts.labeled;
+      if (counts.predicted + counts.labeled == 0) continue;
+      mean.add(score(counts), average_ == Average::weighted ? counts.labeled : 1);
     }
     if (average_ == Average::micro) return score(all);
     if (state.empty()) return options_.zero_division;

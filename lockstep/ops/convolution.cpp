@@ -43,7 +43,7 @@ ConvolutionShape find_shape(const at::Tensor& input, const at::Tensor& weight, s
 
 /// Calls visit(output, input, weight, values) for each position of the output and each row of the kernel that
 /// meets the image there. The first three are offsets in elements, for the first image and the first output
-/// channel; `values`: how many neighbours, in the image as in the kernel.
+/// channel; `values`: how many neighbors, in the image as in the kernel.
 template <class Visit>
 void for_each_row(const ConvolutionShape& s, const Visit& visit) {
   for (int64_t oy = 0; oy < s.result[0]; ++oy) {

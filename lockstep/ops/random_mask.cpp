@@ -25,7 +25,7 @@ uint32_t twist(uint32_t u, uint32_t v) {
   return (((u & at::UMASK) | (v & at::LMASK)) >> 1) ^ (-(v & 1U) & at::MATRIX_A);
 }
 
-/// The next 624 words of mt19937. Loops that a compiler can vectorise: each reads what lies 1 ahead, and 397 ahead or 227 behind.
+/// The next 624 words of mt19937. Loops that a compiler can vectorize: each reads what lies 1 ahead, and 397 ahead or 227 behind.
 void next_state(State& state) {
   uint32_t* const p = state.data();
   for (int i = 0; i < kN - kM; ++i) p[i] = p[i + kM] ^ twist(p[i], p[i + 1]);

@@ -19,7 +19,7 @@ namespace lockstep {
 /// The average of the parameters of a module, as torch.optim.swa_utils.AveragedModel with
 /// get_ema_multi_avg_fn(decay) has it: the first update() takes the parameters as they are, each later one makes
 /// average = decay * average + (1 - decay) * parameter. Tied weights have one average, under the first name. With use_buffers buffers of floating point are averaged too: what a
-/// batch normalisation has measured belongs to the weights it was measured with. It needs as much memory as what it averages. It talks to nobody: on several ranks each has its own, and they stay equal as the parameters do.
+/// batch normalization has measured belongs to the weights it was measured with. It needs as much memory as what it averages. It talks to nobody: on several ranks each has its own, and they stay equal as the parameters do.
 /// Not for parameters that ranks share (FusedZeroRedundancyOptimizerOptions::shared_parameters). The module must
 /// outlive it. One thread at a time.
 ///

@@ -147,7 +147,7 @@ inline constexpr bool kGivesWrapper<Wrapper&, Rest...> =
 ///     optimizer.clip_grad_norm_(1.0);
 ///     optimizer.step();
 ///
-/// Between two synchronised backward passes gradients must be dropped or zeroed, by zero_grad() of this
+/// Between two synchronized backward passes gradients must be dropped or zeroed, by zero_grad() of this
 /// optimizer or of the module (Error otherwise): of the gradients of a pass a rank has the average of its own
 /// slices only, so that others could not be added to them.
 ///
@@ -198,8 +198,10 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
   /// For anything else: says at compile time what to write.
   template <class Given, class... Rest>
   requires(!detail::kGivesWrapper<Given, Rest...> &&
-           !std::is_base_of_v<FusedZeroRedundancyOptimizer, std::remove_cvref_t<Given>>) explicit FusedZeroRedundancyOptimizer(
-      Given&& /*given*/, Rest&&... /*rest*/)
+           !std::is_base_of_v<
+               FusedZeroRedundancyOptimizer,
+               std::remove_cvref_t<Given>>) explicit FusedZeroRedundancyOptimizer(Given&& /*given*/,
+                                                                                  Rest&&... /*rest*/)
       : FusedZeroCore(torch::nn::Module(), {}, nullptr, nullptr, {}) {
     static_assert(
         detail::kGivesWrapper<Given, Rest...> || std::is_same_v<OptimizerT, detail::NoOptimizer>,

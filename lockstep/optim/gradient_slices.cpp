@@ -27,7 +27,7 @@ Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bu
   if (bucket.index() == 0) {
     if (refuses_pass(slices->state)) {
       throw Error(
-          "FusedZeroRedundancyOptimizer: a second synchronised backward pass onto gradients of the first: call "
+          "FusedZeroRedundancyOptimizer: a second synchronized backward pass onto gradients of the first: call "
           "zero_grad() in between, and accumulate under no_sync() in all passes but the last");
     }
     slices->take(SliceEvent::pass_begins);

@@ -63,8 +63,9 @@ template <class... Args>
 inline constexpr bool kGivesParameters = false;
 template <class Given, class Defaults, class... Rest>
 inline constexpr bool kGivesParameters<Given, Defaults, Rest...> =
-    (std::is_convertible_v<Given, std::vector<at::Tensor>> || std::is_convertible_v<Given, ParamGroups>) &&
-    std::is_base_of_v<torch::optim::OptimizerOptions, std::remove_cvref_t<Defaults>>;
+    (std::is_convertible_v<Given, std::vector<at::Tensor>> ||
+     std::is_convertible_v<Given, ParamGroups>)&&std::is_base_of_v<torch::optim::OptimizerOptions,
+                                                                   std::remove_cvref_t<Defaults>>;
 
 }  // namespace detail
 

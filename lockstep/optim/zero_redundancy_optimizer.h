@@ -89,15 +89,16 @@ class ZeroRedundancyOptimizer : public detail::ZeroRedundancyCore {
                                 options) {}
   /// For anything else: says at compile time what to write.
   template <class Given, class... Rest>
-  requires(!detail::kGivesParameters<Given, Rest...> &&
-           !std::is_base_of_v<ZeroRedundancyOptimizer, std::remove_cvref_t<Given>>) explicit ZeroRedundancyOptimizer(
-      Given&& /*given*/, Rest&&... /*rest*/)
+  requires(
+      !detail::kGivesParameters<Given, Rest...> &&
+      !std::is_base_of_v<ZeroRedundancyOptimizer,
+                         std::remove_cvref_t<Given>>) explicit ZeroRedundancyOptimizer(Given&& /*given*/,
+                                                                                       Rest&&... /*rest*/)
       : ZeroRedundancyCore({}, nullptr, nullptr, {}) {
-    static_assert(
-        detail::kGivesParameters<Given, Rest...> || std::is_same_v<OptimizerT, detail::NoOptimizer>,
-        "ZeroRedundancyOptimizer takes parameters and the optimizer's options: write "
-        "ZeroRedundancyOptimizer<torch::optim::AdamW> optimizer(lockstep::parameters(model), "
-        "torch::optim::AdamWOptions(1e-3))");
+    static_assert(detail::kGivesParameters<Given, Rest...> || std::is_same_v<OptimizerT, detail::NoOptimizer>,
+                  "ZeroRedundancyOptimizer takes parameters and the optimizer's options: write "
+                  "ZeroRedundancyOptimizer<torch::optim::AdamW> optimizer(lockstep::parameters(model), "
+                  "torch::optim::AdamWOptions(1e-3))");
   }
 
   /// The plain optimizer over all parameters that this one stands for, with the state of the last

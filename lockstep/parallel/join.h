@@ -40,9 +40,10 @@ class Joinable {
   /// For anything else: says at compile time what to write.
   template <class Member>
   requires(!detail::can_join<Member>) Joinable(Member& /*member*/) {  // NOLINT: implicit by design
-    static_assert(detail::can_join<Member>,
-                  "join() takes DistributedDataParallel wrappers, and optimizers that divide their work "
-                  "(ZeroRedundancyOptimizer, FusedZeroRedundancyOptimizer): leave modules and other optimizers out");
+    static_assert(
+        detail::can_join<Member>,
+        "join() takes DistributedDataParallel wrappers, and optimizers that divide their work "
+        "(ZeroRedundancyOptimizer, FusedZeroRedundancyOptimizer): leave modules and other optimizers out");
   }
   /// ZeroRedundancyOptimizer and FusedZeroRedundancyOptimizer.
   template <class Member>
@@ -71,8 +72,8 @@ class Joinable {
 void join(const std::vector<Joinable>& members, const std::function<void()>& body, JoinOptions options = {});
 /// For one member that is no list: says at compile time what to write.
 template <class Member, class Body>
-requires(!std::is_convertible_v<Member&&, const std::vector<Joinable>&>) void join(Member&& /*member*/, const Body& /*body*/,
-                                                                                   JoinOptions /*options*/ = {}) {
+requires(!std::is_convertible_v<Member&&, const std::vector<Joinable>&>) void join(
+    Member&& /*member*/, const Body& /*body*/, JoinOptions /*options*/ = {}) {
   static_assert(std::is_convertible_v<Member&&, const std::vector<Joinable>&>,
                 "join() takes a list of models and optimizers: write join({ddp}, [&] { ... })");
 }

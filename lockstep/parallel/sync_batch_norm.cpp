@@ -28,7 +28,7 @@
 namespace lockstep {
 namespace {
 
-/// Whose batches are normalised together.
+/// Whose batches are normalized together.
 struct Peers {
   ProcessGroup group;
   std::shared_ptr<detail::BatchExchange> exchange;  // null: the ranks of the group
@@ -108,11 +108,11 @@ std::shared_ptr<const Statistics> gather_statistics(const at::Tensor& input, Pee
 }
 
 /// A Node, since torch::autograd::Function takes 6 s to compile.
-struct NormaliseBackward : torch::autograd::Node {
+struct NormalizeBackward : torch::autograd::Node {
   torch::autograd::SavedVariable saved_input, saved_weight;
   std::shared_ptr<const Statistics> statistics;
 
-  std::string name() const override { return "lockstep::NormaliseBackward"; }
+  std::string name() const override { return "lockstep::NormalizeBackward"; }
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     saved_input.reset_data();
@@ -142,16 +142,16 @@ struct NormaliseBackward : torch::autograd::Node {
     // All ranks take part in the reduction, also one whose output was not used.
     const at::Tensor gradient = given.defined() ? widened(given) : at::zeros_like(input);
     const Statistics& all = *statistics;
-    const at::Tensor centred = input - over_channels(all.mean, input);
+    const at::Tensor centered = input - over_channels(all.mean, input);
     const std::vector<int64_t> dimensions = all_but_channels(input);
     const at::Tensor own = at::empty({2, input.size(1)}, input.options().dtype(at::kDouble));
     own[0].copy_(gradient.sum(dimensions, false, at::kDouble));
-    own[1].copy_((gradient * centred).sum(dimensions, false, at::kDouble));
+    own[1].copy_((gradient * centered).sum(dimensions, false, at::kDouble));
     const at::Tensor sums = all.peers.sum(own);
     const at::Tensor scale = weight.defined() ? weight.to(at::kDouble) * all.inverse_std : all.inverse_std;
     const at::Tensor slope = sums[1] / all.count * all.inverse_std.square();
     const at::Tensor for_input =
-        ((gradient - over_channels(sums[0] / all.count, input) - centred * over_channels(slope, input)) *
+        ((gradient - over_channels(sums[0] / all.count, input) - centered * over_channels(slope, input)) *
          over_channels(scale, input))
             .to(original.scalar_type());
     if (!weight.defined()) return {for_input, {}, {}};
@@ -159,7 +159,7 @@ struct NormaliseBackward : torch::autograd::Node {
   }
 };
 
-at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+at::Tensor normalize(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                      std::shared_ptr<const Statistics> statistics, double eps) {
   at::Tensor output;
   {
@@ -175,7 +175,7 @@ at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at
   };
   if (c10::GradMode::is_enabled() &&
       (wants_gradient(input) || wants_gradient(weight) || wants_gradient(bias))) {
-    auto node = make_node<NormaliseBackward>();
+    auto node = make_node<NormalizeBackward>();
     node->saved_input = torch::autograd::SavedVariable(input, /*is_output=*/false);
     node->saved_weight = torch::autograd::SavedVariable(weight, /*is_output=*/false);
     node->statistics = std::move(statistics);
@@ -216,7 +216,7 @@ at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
       running_var.lerp_((statistics->variance * unbiased).to(running_var.scalar_type()), factor);
     }
   }
-  return normalise(input, weight, bias, std::move(statistics), options.eps());
+  return normalize(input, weight, bias, std::move(statistics), options.eps());
 }
 
 double BatchNormImpl::update_factor() {
@@ -248,7 +248,7 @@ SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
 
 namespace {
 
-/// A synchronised twin of `child` if that is a B, else nothing.
+/// A synchronized twin of `child` if that is a B, else nothing.
 template <class B>
 std::shared_ptr<SyncBatchNormImpl> make_twin(torch::nn::Module& child, const ProcessGroup& group) {
   const auto* old = child.as<B>();

@@ -41,17 +41,20 @@ struct BatchNormAccess;
 
 /// What convert_sync_batchnorm() takes beside a module: it tells whether it is null, leads to a module, and can be returned.
 template <class M>
-concept holds_module = std::is_copy_constructible_v<M> &&
-    (requires(const M& module) { module.is_empty(); } || requires(const M& module) { module == nullptr; }) &&
-    (requires(const M& module) {
-      { *module.ptr() } -> std::convertible_to<torch::nn::Module&>;
-    } || requires(const M& module) {
-      { *module } -> std::convertible_to<torch::nn::Module&>;
-    });
+concept holds_module = std::is_copy_constructible_v<M> &&(
+                           requires(const M& module) { module.is_empty(); } ||
+                           requires(const M& module) { module == nullptr; }) &&
+                       (
+                           requires(const M& module) {
+                             { *module.ptr() } -> std::convertible_to<torch::nn::Module&>;
+                           } ||
+                           requires(const M& module) {
+                             { *module } -> std::convertible_to<torch::nn::Module&>;
+                           });
 
 }  // namespace detail
 
-/// Batch normalisation of [batch, channels, ...] with parameters, buffers and options of
+/// Batch normalization of [batch, channels, ...] with parameters, buffers and options of
 /// torch::nn::BatchNorm1d/2d/3d (which it can replace in a checkpoint), for inputs of any number of
 /// dimensions from 2. Once it has a process group, training mode takes mean and variance over the batches of
 /// all ranks; their batch sizes may differ, and be 0. Then forward and backward are collective, as far as a
@@ -95,7 +98,7 @@ struct BatchNormAccess {
   static void use_exchange(BatchNormImpl& layer, std::weak_ptr<BatchExchange> exchange) {
     layer.exchange_ = std::move(exchange);
   }
-  /// `layer` takes over the parameters and the buffers' memory of another batch normalisation: optimizers that know
+  /// `layer` takes over the parameters and the buffers' memory of another batch normalization: optimizers that know
   /// them stay right.
   static void share(BatchNormImpl& layer, const torch::OrderedDict<std::string, at::Tensor>& parameters,
                     const torch::OrderedDict<std::string, at::Tensor>& buffers);
@@ -112,7 +115,7 @@ class SyncBatchNormImpl : public BatchNormImpl {
 };
 TORCH_MODULE(SyncBatchNorm);
 
-/// Makes every batch normalisation in `module` synchronised, in place: lockstep::BatchNorm anywhere, and
+/// Makes every batch normalization in `module` synchronized, in place: lockstep::BatchNorm anywhere, and
 /// torch::nn::BatchNorm1d/2d/3d that are children of a torch::nn::Sequential. Throws ValueError naming the
 /// first one that it cannot convert (a typed member of a module, whose class is fixed), and then converts
 /// none. `group`: default the job's. Parameters stay the same tensors, buffers the same memory.
@@ -144,7 +147,7 @@ requires(!std::is_base_of_v<torch::nn::Module, M>) M
 }
 
 namespace detail {
-/// Gives the synchronised batch normalisations in `module` a duplicate of their process group, one for all
+/// Gives the synchronized batch normalizations in `module` a duplicate of their process group, one for all
 /// layers of one group. Called by all ranks; blocks.
 void duplicate_sync_batchnorm_groups(const torch::nn::Module& module);
 /// Those duplicates, one for each layer.

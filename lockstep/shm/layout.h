@@ -42,14 +42,14 @@ inline constexpr size_t kInlineBytes = 64;
 /// A message from rank to rank of at most this many bytes travels inside the channel's entry.
 inline constexpr size_t kMessageInlineBytes = 88;
 /// A message of at most this many bytes is copied through the group's staging buffers, in one
-/// synchronisation.
+/// synchronization.
 inline constexpr size_t kStagingBytes = 16 * 1024;
 /// Buffers that a rank uses in turn while its peers keep up, so that they stay in its cache, and one more per
 /// slot.
 inline constexpr uint32_t kHotStaging = 8;
 inline constexpr uint32_t kStagingDepth = kHotStaging + kSlots;
 /// A reduction of at most this many bytes goes through staging even where buffers lie in the segment: one
-/// synchronisation instead of two.
+/// synchronization instead of two.
 inline constexpr size_t kStagedReductionBytes = 1024;
 /// A buffer outside the segment passes through a window of this many blocks in the rank's arena.
 inline constexpr size_t kBlockBytes = 128 * 1024;
@@ -217,7 +217,7 @@ static_assert(sizeof(Post) == kLine);
 /// back.
 struct alignas(kLine) Slice {
   std::atomic<uint64_t>
-      unclaimed;               ///< front << 32 | back, in chunks; initialised by the owner before its post
+      unclaimed;               ///< front << 32 | back, in chunks; initialized by the owner before its post
   std::atomic<uint32_t> done;  ///< release: that many chunks are in place in every rank's buffer, or, without
                                ///< slices, that many blocks (or the whole) have been read
   std::atomic<uint32_t> filled;  ///< release: that many blocks have been put into the rank's window

@@ -71,7 +71,7 @@ void check_wrapper(const ReplicaOfWrapper& wrapper, const ConstOptimizers& optim
 /// Called by all ranks, between steps; blocks. Dtypes, shapes, names and what exists are compared too; strides and devices
 /// are not. Error on all ranks in a forward or backward of mixed_precision, where parameters are in low precision.
 ///
-/// Not compared, since each rank has its own by design: the running statistics of a normalisation over one rank's batch
+/// Not compared, since each rank has its own by design: the running statistics of a normalization over one rank's batch
 /// (BatchNorm, InstanceNorm; those of SyncBatchNorm are compared), apart from dtype and shape; the state of an optimizer that is
 /// divided among the ranks (its options and the parameters are compared); parameters_and_buffers_to_ignore; gradients.
 /// Optimizers of classes of your own are compared by what their state and options write to an archive: ValueError on all ranks if

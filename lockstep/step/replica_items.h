@@ -29,7 +29,7 @@ class ReplicaItems {
  public:
   /// The parameters and buffers of `module`, each tensor once, without those named in `ignored`.
   /// compare_buffers false: of buffers only dtype and shape. So it is always with the running statistics of a
-  /// normalisation over this rank's batch alone, which differ between ranks by design.
+  /// normalization over this rank's batch alone, which differ between ranks by design.
   void add_module(const torch::nn::Module& module, const std::set<std::string>& ignored,
                   bool compare_buffers);
   /// Options of the parameter groups and, unless it is divided among the ranks, the state. Parameters have their names if
@@ -58,7 +58,7 @@ class ReplicaItems {
   int optimizers_ = 0;
 };
 
-/// The running statistics of normalisations over this rank's batches alone, in an order that is the same on all ranks.
+/// The running statistics of normalizations over this rank's batches alone, in an order that is the same on all ranks.
 std::vector<at::Tensor> list_own_statistics(const torch::nn::Module& module);
 /// The contents as the ranks compare them: contiguous, on the CPU, bits as they are.
 at::Tensor comparable(const at::Tensor& contents);

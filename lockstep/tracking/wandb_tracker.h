@@ -61,7 +61,7 @@ class WandbTracker : public Tracker {
   void log(int64_t step, const TrackedValues& values) override;
   /// A row of the history with a text.
   void log_text(int64_t step, const std::string& name, std::string_view text) override;
-  /// A row of the history with a wandb.Histogram. Of more than 512 bins, neighbours are put together.
+  /// A row of the history with a wandb.Histogram. Of more than 512 bins, neighbors are put together.
   void log_histogram(int64_t step, const std::string& name, const Histogram& histogram) override;
   /// wandb.config: adds and replaces.
   void config(const TrackedSettings& settings) override;

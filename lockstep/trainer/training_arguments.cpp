@@ -58,14 +58,14 @@ bool is_finite(const T& value) {
 }
 
 void check_fields(const TrainingArguments& a){
-#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help)       \
-  {                                                                                        \
-    [[maybe_unused]] const auto& value = a.name;                                           \
-    [[maybe_unused]] constexpr std::string_view choices = expected;                        \
-    if (!is_finite(value) || !(ok)) {                                                      \
-      throw ValueError(fmt::format("{} is {}; it must be {}", #name, format_value(a.name), \
-                                   describe_expected(expected)));                          \
-    }                                                                                      \
+#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help)                         \
+  {                                                                                                          \
+    [[maybe_unused]] const auto& value = a.name;                                                             \
+    [[maybe_unused]] constexpr std::string_view choices = expected;                                          \
+    if (!is_finite(value) || !(ok)) {                                                                        \
+      throw ValueError(                                                                                      \
+          fmt::format("{} is {}; it must be {}", #name, format_value(a.name), describe_expected(expected))); \
+    }                                                                                                        \
   }
 #include "lockstep/trainer/training_arguments.inc"
 }

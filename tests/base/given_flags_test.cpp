@@ -29,7 +29,8 @@ TEST(GivenFlags, TextsNameFlagsAsTheyWereTyped) {
 }
 
 TEST(GivenFlags, LongerWordsAndPathsStay) {
-  for (const char* text : {"--batch-sizes", "x--batch-size", "--batch-size.txt", "a/--batch-size", "\"--batch-size\""}) {
+  for (const char* text :
+       {"--batch-sizes", "x--batch-size", "--batch-size.txt", "a/--batch-size", "\"--batch-size\""}) {
     EXPECT_EQ(named(text), text);
   }
 }

@@ -39,7 +39,7 @@ TEST(RunRecord, IsReadAsItWasWritten) {
 
 TEST(RunRecord, WhatIsNotOneIsRefused) {
   for (const char* text : {"", "[]", R"({"version": 1})", R"({"version": 2, "entries": {}})",
-                           R"({"version": 1, "entries": {"a": {"kind": "colour", "value": 1}}})",
+                           R"({"version": 1, "entries": {"a": {"kind": "color", "value": 1}}})",
                            R"({"version": 1, "entries": {"a": {"kind": "data"}}})",
                            R"({"version": 1, "entries": {}, "resumed_anyway": [{"step": "x"}]})"}) {
     EXPECT_THROW(RunRecord::from_json(text, "file"), FileError) << text;

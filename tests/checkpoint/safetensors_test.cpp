@@ -78,7 +78,7 @@ TEST_F(SafetensorsTest, RefusesMalformedFiles) {
       {"tensor is null", file(R"({"a":null})", 0), {"\"a\"", "null"}},
       {"nested objects", file(R"({"a":{"dtype":{}}})", 0), {"\"a\"", "dtype"}},
       {"nested lists", file(R"({"a":{"shape":[[1]]}})", 0), {"\"a\"", "shape"}},
-      {"unknown field", file(R"({"a":{"colour":"red"}})", 0), {"\"a\"", "colour"}},
+      {"unknown field", file(R"({"a":{"color":"red"}})", 0), {"\"a\"", "color"}},
       {"no dtype", file(R"({"a":{"shape":[2],"data_offsets":[0,8]}})", 8), {"\"a\"", "dtype is missing"}},
       {"no shape", file(R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", 8), {"\"a\"", "shape is missing"}},
       {"no offsets", file(R"({"a":{"dtype":"F32","shape":[2]}})", 8), {"\"a\"", "data_offsets is missing"}},

@@ -264,8 +264,9 @@ TEST(CommandLine, ErrorsOfChecksNameTheVariable) {
     parse_command_line("program", "Does it", add, 1, argv);
     ADD_FAILURE();
   } catch (const ValueError& error) {
-    EXPECT_STREQ(error.what(),
-                 "environment variable LOCKSTEP_TEST_NAME=a: is taken; environment variable LOCKSTEP_TEST_NAME is a");
+    EXPECT_STREQ(
+        error.what(),
+        "environment variable LOCKSTEP_TEST_NAME=a: is taken; environment variable LOCKSTEP_TEST_NAME is a");
   }
   env::set("LOCKSTEP_TEST_NAME", std::nullopt);
 }
@@ -281,7 +282,11 @@ TEST(CommandLine, LaterErrorsNameFlagsAsTheyWereTyped) {
 
 TEST(CommandLine, ChoicesThatAFunctionChecksAreShown) {
   const auto add = [](CommandLine program) {
-    program.add_option("--when", [](const std::string&) {}, "When").type_name("WHEN").show_choices({"no", "steps"});
+    program
+        .add_option(
+            "--when", [](const std::string&) {}, "When")
+        .type_name("WHEN")
+        .show_choices({"no", "steps"});
   };
   const char* const argv[] = {"program", "--help"};
   testing::internal::CaptureStdout();
@@ -317,8 +322,7 @@ TEST(CommandLine, AFlagThatIsKnownButNotSupportedIsRefusedWithTheReason) {
   for (const auto& words : std::vector<std::vector<const char*>>{
            {"--fast-math"}, {"--fast_math", "true"}, {"--fast-math=1", "--name", "a"}}) {
     const std::string typed = words[0];
-    EXPECT_EQ(message(words),
-              typed.substr(0, typed.find('=')) + " is not supported: sums have one order");
+    EXPECT_EQ(message(words), typed.substr(0, typed.find('=')) + " is not supported: sums have one order");
   }
   EXPECT_EQ(message({"--fast-mat"}), "unknown flag --fast-mat; see program --help");
   EXPECT_EQ(message({"--name", "a"}), "");  // the program's own

@@ -503,8 +503,8 @@ TEST(Collectives, MovedDtypes) {
   }
   check_throws<ValueError>([&] { world.all_reduce(raw(self, 5, at::kFloat8_e5m2)); },
                            "a reduction cannot combine float8_e5m2 by SUM");
-  const at::Tensor quantised = at::quantize_per_tensor(at::rand({4}), 0.1, 3, at::kQInt8);
-  check_throws<ValueError>([&] { world.broadcast(quantised); }, "does not take tensors of dtype QInt8");
+  const at::Tensor quantized = at::quantize_per_tensor(at::rand({4}), 0.1, 3, at::kQInt8);
+  check_throws<ValueError>([&] { world.broadcast(quantized); }, "does not take tensors of dtype QInt8");
 }
 
 TEST(Collectives, Messages) {

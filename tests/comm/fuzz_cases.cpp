@@ -300,7 +300,7 @@ class Sums {
         return add(group.all_to_all_single_async(output, given_.back(), out, in), output);
       }
       default: {
-        // From the neighbour, or from whoever it is.
+        // From the neighbor, or from whoever it is.
         const int next = (own + 1) % ranks, previous = (own + ranks - 1) % ranks;
         const at::Tensor received = at::empty({count}, dtype);
         const int tag = static_cast<int>(number_ % 1000) + 10;

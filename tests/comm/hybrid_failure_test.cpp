@@ -22,7 +22,8 @@ PeerLostError find_loss(const std::exception_ptr& failure) {
 TEST(HybridFailure, ALossKeepsWhatIsKnownOfIt) {
   for (const bool has_left : {false, true}) {
     for (const bool quotes_call : {false, true}) {
-      const PeerLostError lost("barrier #1 lost rank 7", 7, {.has_left = has_left, .quotes_call = quotes_call});
+      const PeerLostError lost("barrier #1 lost rank 7", 7,
+                               {.has_left = has_left, .quotes_call = quotes_call});
       const PeerLostError told = find_loss(decode_failure(encode_failure(std::make_exception_ptr(lost))));
       EXPECT_STREQ(told.what(), lost.what());
       EXPECT_EQ(told.rank(), 7);

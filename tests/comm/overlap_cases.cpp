@@ -175,7 +175,7 @@ TEST(Overlap, ScatterOverItsInputs) {
         for (const bool in_order : {true, false}) {
           const at::Tensor memory = make(size * count);
           memory.copy_(all);
-          Tensors inputs;  // in reverse order no two are neighbours
+          Tensors inputs;  // in reverse order no two are neighbors
           for (int r = 0; r < size && self == src; ++r) {
             inputs.push_back(block(memory, in_order ? r : size - 1 - r, count));
           }

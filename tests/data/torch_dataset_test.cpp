@@ -93,20 +93,20 @@ TEST_P(TorchDataset, StacksWhatNoTransformHasStacked) {
   EXPECT_EQ(dataset.size, 7);
   DataLoader ours(dataset, {0, 1, 2, 3, 4, 5, 6}, options(3));
   EXPECT_EQ(of_ours(ours), of_libtorch(theirs));
-  DataLoader unlabelled(torch_dataset(datasets::TensorDataset(torch::arange(6).view({3, 2}))), {2, 0},
-                        options(2));
-  const auto batch = unlabelled.next();
+  DataLoader unlabeled(torch_dataset(datasets::TensorDataset(torch::arange(6).view({3, 2}))), {2, 0},
+                       options(2));
+  const auto batch = unlabeled.next();
   EXPECT_EQ(flat((*batch)["data"]), (std::vector<double>{4, 5, 0, 1}));
   EXPECT_FALSE(batch->contains("target"));
 }
 
-struct Labelled : datasets::Dataset<Labelled, Example<float, int>> {
+struct Labeled : datasets::Dataset<Labeled, Example<float, int>> {
   Example<float, int> get(size_t i) override { return {static_cast<float>(i) / 2, static_cast<int>(i)}; }
   std::optional<size_t> size() const override { return 3; }
 };
 
 TEST_P(TorchDataset, NumbersBecomeTensors) {
-  DataLoader loader(torch_dataset(Labelled()), {2, 1}, options(2));
+  DataLoader loader(torch_dataset(Labeled()), {2, 1}, options(2));
   const auto batch = *loader.next();
   EXPECT_EQ(batch["data"].scalar_type(), torch::kFloat);
   EXPECT_EQ(flat(batch["data"]), (std::vector<double>{1, .5}));

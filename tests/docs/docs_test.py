@@ -171,7 +171,7 @@ class DocsTest(unittest.TestCase):
         if not precompiled:
             words = re.sub(r"(-Xclang )?-include(-pch)? (-Xclang )?\S*cmake_pch\S*|-Winvalid-pch", "", " ".join(map(shlex.quote, words)))
             words = shlex.split(words)
-        # clang takes designated initialisers in any order; g++, as the standard says, does not.
+        # clang takes designated initializers in any order; g++, as the standard says, does not.
         words += ["-Wno-everything", "-Werror=reorder-init-list"] if "clang" in words[0] else ["-w"]
         with tempfile.TemporaryDirectory() as folder:
             source = pathlib.Path(folder) / "examples.cpp"

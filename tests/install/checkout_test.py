@@ -30,7 +30,7 @@ class StrangersProjectTest(unittest.TestCase):
         run(CMAKE, "--build", build, "--target", "stranger")
         self.assertEqual(run(build / "stranger"), "Lockstep says: a file is missing\n")
 
-    def test_the_library_is_optimised_where_the_project_says_nothing(self):
+    def test_the_library_is_optimized_where_the_project_says_nothing(self):
         with tempfile.TemporaryDirectory() as build:
             for build_type, ours, theirs in (("", "-O2", set()), ("Debug", "-g", {"-g"})):
                 with self.subTest(build_type):

@@ -182,12 +182,12 @@ class ClusterTest(unittest.TestCase):
         return set(jobs.split())
 
     def test_scancel_lets_the_ranks_save(self):
-        job = self.batch("cancelled")
-        self.assertEqual(self.run_on_a_beside("scancel", "--name=cancelled")[0], 0)
-        self.check_that_all_saved("cancelled")
+        job = self.batch("canceled")
+        self.assertEqual(self.run_on_a_beside("scancel", "--name=canceled")[0], 0)
+        self.check_that_all_saved("canceled")
         job.wait(PATIENCE)
         self.assertTrue(wait_until(lambda: not processes_with(self.marker), PATIENCE), "processes were left behind")
-        self.assertNotIn("resumed", self.output("cancelled"))
+        self.assertNotIn("resumed", self.output("canceled"))
 
     def test_a_preempted_job_saves_and_is_resumed(self):
         job = self.batch("preempted", "--requeue", "--exclusive")

@@ -66,7 +66,7 @@ class StoreTest(LockrunTest):
 
     def test_a_signal_to_all_processes_does_not_end_the_store(self):
         # As systemd and some of SLURM's plug-ins send it. The ranks may need the store while they save.
-        (self.directory / "signalled.py").write_text(
+        (self.directory / "signaled.py").write_text(
             "import os, pathlib, socket, sys, time\n"
             "socket.create_connection(('127.0.0.1', int(os.environ['MASTER_PORT']))).close()\n"
             "def store():\n"
@@ -77,7 +77,7 @@ class StoreTest(LockrunTest):
             "time.sleep(0.1)\n"
             "os.kill(store(), 15)\n"
             "os.execv(sys.executable, [sys.executable, sys.argv[1]])\n")
-        code, out, err = self.run_lockrun("--nproc-per-node", 1, "--prefix", "off", "signalled.py", SCRIPT)
+        code, out, err = self.run_lockrun("--nproc-per-node", 1, "--prefix", "off", "signaled.py", SCRIPT)
         self.assertEqual((code, out), (0, "rank 0 of 1 sum 1.0 attempt 0\n"), err)
 
     def test_a_taken_port_is_named(self):

@@ -82,7 +82,8 @@ TEST(OptionsTest, ErrorsQuoteTheWholeValue) {
   EXPECT_EQ(error_of({"--rdzv_endpoint", "a:b:c", "a"}),
             "--rdzv_endpoint a:b:c: expected HOST:PORT or [ADDRESS]:PORT, with a port from 0 to 65535");
   EXPECT_EQ(error_of({"--nnodes", "1:x", "a"}), "--nnodes 1:x: expected a number of machines, or MIN:MAX");
-  EXPECT_EQ(error_of({"--restart_delay", "5x", "a"}), "--restart_delay 5x: expected a time: 30, 30s, 5m or 1h");
+  EXPECT_EQ(error_of({"--restart_delay", "5x", "a"}),
+            "--restart_delay 5x: expected a time: 30, 30s, 5m or 1h");
   EXPECT_NE(error_of({"--tee", "0:x", "a"}).find("--tee 0:x: expected 0 to 3"), std::string::npos);
   EXPECT_EQ(error_of({"--rdzv-conf", "join_timeout=x,is_host=true", "a"}),
             "--rdzv-conf join_timeout=x: expected a number of seconds");
@@ -189,9 +190,10 @@ TEST(OptionsTest, SeveralMachinesNeedAMeetingPoint) {
   EXPECT_NE(error_of({"--nnodes", "2", "--rdzv-backend", "c10d", "a"}).find("needs --rdzv-endpoint"),
             std::string::npos);
   EXPECT_NE(error_of({"--nnodes", "2", "--standalone", "a"}).find("contradict"), std::string::npos);
-  EXPECT_EQ(error_of({"--rdzv-backend", "etcd-v2", "a"}),
-            "--rdzv-backend etcd-v2: expected static, or c10d with --rdzv-endpoint HOST:PORT, where HOST is one of "
-            "the machines; lockrun needs no etcd");
+  EXPECT_EQ(
+      error_of({"--rdzv-backend", "etcd-v2", "a"}),
+      "--rdzv-backend etcd-v2: expected static, or c10d with --rdzv-endpoint HOST:PORT, where HOST is one of "
+      "the machines; lockrun needs no etcd");
 }
 
 TEST(OptionsTest, FlagsWithoutEffectAreNamed) {
@@ -290,7 +292,7 @@ TEST(OptionsTest, RefusesContradictions) {
             "-m and --run-path contradict each other: a module is no path");
   EXPECT_NE(error_of({"--use-env", "--local-rank", "a"}).find("contradict"), std::string::npos);
   EXPECT_NE(error_of({"--logs-specs", "mine", "a"}).find("does not run"), std::string::npos);
-  EXPECT_NE(error_of({"--rdzv-conf", "colour=red", "a"}).find("unknown key"), std::string::npos);
+  EXPECT_NE(error_of({"--rdzv-conf", "color=red", "a"}).find("unknown key"), std::string::npos);
   EXPECT_EQ(error_of({"--rdzv-conf", "timeout", "a"}), "--rdzv-conf timeout: expected key=value,key=value");
 }
 

@@ -8,7 +8,7 @@ RECORD = recorded.Record("metrics", ["metrics/metrics_peer.py"], ["scikit-learn"
 
 
 def scores_and_labels(random_numbers, classes):
-    """Imbalanced, often with classes that never occur; scores favour the right class."""
+    """Imbalanced, often with classes that never occur; scores favor the right class."""
     samples = random_numbers.randrange(1, 40)
     weights = [random_numbers.random() ** 3 for _ in range(classes)]
     if classes > 2 and random_numbers.random() < 0.5:

@@ -99,7 +99,7 @@ TEST_F(BertFilesTest, TruncatedFileIsNamed) {
   expect_error({"model.safetensors", "truncated"});
 }
 
-TEST_F(BertFilesTest, MissingHeadsAreInitialisedAndReportedOnce) {
+TEST_F(BertFilesTest, MissingHeadsAreInitializedAndReportedOnce) {
   for (const char* name : {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight"}) {
     tensors_.erase(name);
   }

@@ -116,7 +116,7 @@ class BertHeads(unittest.TestCase):
                 done = self.run_it(f"resave_{mode}", self.path("source"), self.path("resaved"))
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertIn(f"{head}.weight", done.stderr)
-                self.assertIn("newly initialised", done.stderr)
+                self.assertIn("newly initialized", done.stderr)
                 loaded = auto_class.from_pretrained(self.path("resaved"))
                 for name, value in loaded.bert.named_parameters():
                     self.assertTrue(torch.equal(value, encoder.get_parameter(name)), name)

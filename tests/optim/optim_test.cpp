@@ -174,7 +174,7 @@ void check_parameter_with_gaps(const Options& options) {
   EXPECT_EQ(around.narrow(1, 6, 2).count_nonzero().template item<int64_t>(), 0);
 }
 
-TEST(FusedOptimizers, AParameterWithGapsLeavesItsNeighboursAlone) {
+TEST(FusedOptimizers, AParameterWithGapsLeavesItsNeighborsAlone) {
   check_parameter_with_gaps<FusedAdamW, torch::optim::AdamW>(torch::optim::AdamWOptions(0.1).amsgrad(true));
   check_parameter_with_gaps<FusedSGD, torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
 }

@@ -109,8 +109,8 @@ TEST(ActivationCheckpoint, OfAWholeCallOfTheWrapper) {
   expect_same_bits("static graph", {.bucket_cap_mb = kTiny, .static_graph = true}, {}, true);
 }
 
-/// A forward that does not synchronise does not in its second run either, if no_sync() has ended by then.
-TEST(ActivationCheckpoint, OfAWholeCallWithoutSynchronisation) {
+/// A forward that does not synchronize does not in its second run either, if no_sync() has ended by then.
+TEST(ActivationCheckpoint, OfAWholeCallWithoutSynchronization) {
   std::vector<at::Tensor> expected;
   for (const bool checkpoints : {false, true}) {
     at::manual_seed(7);
@@ -143,18 +143,18 @@ TEST(ActivationCheckpoint, OfSyncBatchNorm) {
   for (const bool checkpoints : {false, true}) {
     at::manual_seed(7 + static_cast<uint64_t>(world().rank()));
     Blocks model(BlocksImpl::Options{.checkpoints = checkpoints});
-    SyncBatchNorm synchronised(8);
+    SyncBatchNorm synchronized(8);
     DistributedDataParallel ddp(model);
-    const auto block = [&](const at::Tensor& v) { return synchronised.ptr()->forward(v).tanh().exp(); };
+    const auto block = [&](const at::Tensor& v) { return synchronized.ptr()->forward(v).tanh().exp(); };
     for (int step = 0; step < 3; ++step) {
       model->zero_grad();
-      synchronised->zero_grad();
+      synchronized->zero_grad();
       const at::Tensor x = batch_input(step, world().rank()).narrow(1, 0, 8);
       const at::Tensor h = checkpoints ? activation_checkpoint(block, x) : block(x);
       at::mse_loss(ddp(at::cat({h, h.narrow(1, 0, 2)}, 1)), batch_target(step, world().rank())).backward();
     }
-    auto found = copy_of(synchronised->parameters());
-    for (const at::Tensor& parameter : synchronised->parameters()) found.push_back(parameter.grad().clone());
+    auto found = copy_of(synchronized->parameters());
+    for (const at::Tensor& parameter : synchronized->parameters()) found.push_back(parameter.grad().clone());
     for (const at::Tensor& parameter : model->parameters()) found.push_back(parameter.grad().clone());
     if (!checkpoints) expected = found;
     for (size_t i = 0; i < found.size(); ++i) CHECK_EQUAL(found[i], expected[i]);

@@ -118,7 +118,7 @@ TEST(CommHooks, HooksSeeEveryBucketInOrder) {
     CHECK_TRUE(seen->is_whole);
     check_gradients(*model, expected_toy_gradients(step));
   }
-  // Not without synchronisation.
+  // Not without synchronization.
   *seen = {};
   {
     const auto guard = ddp.no_sync();

@@ -139,7 +139,7 @@ TEST(DataParallel, ResNetHasTheBitsOfDdp) {
   for (size_t p = 0; p < distributed->parameters().size(); ++p) {
     CHECK_EQUAL(distributed->parameters()[p], replicated->parameters()[p]);
   }
-  if (world.rank() != 0) return;  // its batch normalisation's statistics are those that others take over
+  if (world.rank() != 0) return;  // its batch normalization's statistics are those that others take over
   for (size_t b = 0; b < distributed->buffers().size(); ++b) {
     CHECK_EQUAL(distributed->buffers()[b], replicated->buffers()[b]);
   }

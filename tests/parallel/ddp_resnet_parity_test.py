@@ -54,7 +54,7 @@ def train(rank, size):
     torch.manual_seed(5 + rank)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() > 1:  # He's initialisation
+            if parameter.dim() > 1:  # He's initialization
                 parameter.copy_(torch.randn(parameter.shape) * (2 / parameter[0].numel()) ** 0.5)
             else:
                 parameter.fill_(name.endswith("weight"))

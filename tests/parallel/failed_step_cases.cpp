@@ -117,10 +117,10 @@ void check_same(const torch::nn::Module& module, const std::vector<at::Tensor>& 
 using Prepare = std::function<void(DistributedDataParallel<Normed>&)>;
 
 /// Steps 1 and 2 fail; without them everything is as if they had not been.
-void fail_steps(const DistributedDataParallelOptions& options, bool is_synchronised, const Prepare& prepare,
+void fail_steps(const DistributedDataParallelOptions& options, bool is_synchronized, const Prepare& prepare,
                 Spot place, int failing) {
   Normed model, other;
-  if (is_synchronised) {
+  if (is_synchronized) {
     convert_sync_batchnorm(*model);
     convert_sync_batchnorm(*other);
   }
@@ -151,14 +151,14 @@ void fail_steps(const DistributedDataParallelOptions& options, bool is_synchroni
   }
 }
 
-void fail_steps_everywhere(const DistributedDataParallelOptions& options, bool is_synchronised,
+void fail_steps_everywhere(const DistributedDataParallelOptions& options, bool is_synchronized,
                            const Prepare& prepare) {
   for (const Spot place : kSpots) {
     for (const int failing : {0, world().size() - 1}) {
       // Over Gloo a failed step opens its connections anew.
       if (world().backend_name() == "gloo" && failing != static_cast<int>(place) % 2) continue;
       try {
-        fail_steps(options, is_synchronised, prepare, place, failing);
+        fail_steps(options, is_synchronized, prepare, place, failing);
       } catch (const std::exception& error) {
         throw std::runtime_error(
             fmt::format("place {}, rank {}: {}", static_cast<int>(place), failing, error.what()));
@@ -277,10 +277,10 @@ TEST(FailedSteps, TheLayoutGoesBack) {
 TEST(FailedSteps, LogicalRanksGoBack) {
   ONLY_IF(world().size() == 2 || world().size() == 4);
   for (const bool in_last : {false, true}) {
-    for (const bool is_synchronised : {false, true}) {
+    for (const bool is_synchronized : {false, true}) {
       for (const bool is_late : {false, true}) {
         Normed model, other;
-        if (is_synchronised) {
+        if (is_synchronized) {
           convert_sync_batchnorm(*model);
           convert_sync_batchnorm(*other);
         }

@@ -123,16 +123,16 @@ TEST(DdpGradients, DoubleBackward) {
   Toy model, alone;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
   // A penalty on the gradient with respect to the input, as WGAN-GP's: grad() alone averages nothing.
-  const auto penalised = [](auto&& call, int rank) {
+  const auto penalized = [](auto&& call, int rank) {
     const at::Tensor input = batch_input(0, rank).requires_grad_();
     const at::Tensor y = call(input).tanh();
     const at::Tensor slope = torch::autograd::grad({y.sum()}, {input}, {}, true, /*create_graph=*/true)[0];
     return y.square().sum() + slope.square().sum();
   };
-  const auto expected = average_gradients(*alone, [&](int rank) { return penalised(alone, rank); });
+  const auto expected = average_gradients(*alone, [&](int rank) { return penalized(alone, rank); });
   for (int step = 0; step < 3; ++step) {
     model->zero_grad();
-    penalised(ddp, own).backward();
+    penalized(ddp, own).backward();
     check_gradients(*model, expected, 1e-4);
   }
   // A penalty on the averaged gradient itself: its derivative, averaged, is that of the average.

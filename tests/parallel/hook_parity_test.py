@@ -1,8 +1,8 @@
 """Training with each communication hook gives what Python's own hooks give on Gloo, from the same values.
 
 Python refuses or breaks some of its hooks on CPU (torch 2.13). They run here all the same: bf16_compress_hook under
-another name, which is all that is checked; the quantisation hooks with gathers that return what they index; and
-batched_powerSGD_hook with the third dimension that its own orthogonalisation asks for. Hooks that wait inside a
+another name, which is all that is checked; the quantization hooks with gathers that return what they index; and
+batched_powerSGD_hook with the third dimension that its own orthogonalization asks for. Hooks that wait inside a
 callback get one bucket: those of several would block all of Gloo's threads.
 """
 

@@ -329,12 +329,12 @@ TEST(Hybrid, AnExceptionInAReplicaFailsTheStep) {
 }
 
 /// Only replica 0's would meet the other ranks.
-TEST(Hybrid, ASynchronisedBatchNormIsRefused) {
+TEST(Hybrid, ASynchronizedBatchNormIsRefused) {
   Hybrid model(Use::submodule, 2);
   convert_sync_batchnorm(*model, world());
   DistributedDataParallel ddp(model, {.find_unused_parameters = true});
   check_throws<ValueError>([&] { ddp(hybrid_rows(0, world().rank())); },
-                           "a synchronised batch normalisation waits for other ranks");
+                           "a synchronized batch normalization waits for other ranks");
   ddp.recover();
 }
 

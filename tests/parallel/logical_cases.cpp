@@ -188,8 +188,8 @@ struct NormedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Normed);
 
-/// The loss over all batches, normalised together, as one process would compute it.
-TEST(LogicalRanks, BatchesAreNormalisedTogetherAndAnExceptionLeavesNothing) {
+/// The loss over all batches, normalized together, as one process would compute it.
+TEST(LogicalRanks, BatchesAreNormalizedTogetherAndAnExceptionLeavesNothing) {
   ONLY_IF(logical_size() > 0);
   Normed model, alone;
   alone->norm->set_process_group(std::nullopt);

@@ -2,8 +2,8 @@
 //   logical_ranks_runner STEPS MODEL:SIZE:OPTIMIZER[:HOW]...
 // MODEL: toy, odd, synced, resnet18 or bert. OPTIMIZER: adamw, sgd or zero. HOW, words with commas between: `plain` is
 // DistributedDataParallel alone, with as many ranks; `reference` a module alone and sums written out; `no_backward` one whose
-// last logical rank makes no backward; `sync` converts batch normalisations; `bf16` is autocast; `apart` makes the last logical
-// rank leave a synchronised layer out, `throws` makes it throw in the middle of step 1.
+// last logical rank makes no backward; `sync` converts batch normalizations; `bf16` is autocast; `apart` makes the last logical
+// rank leave a synchronized layer out, `throws` makes it throw in the middle of step 1.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/mse_loss.h>
@@ -45,7 +45,7 @@ using namespace lockstep;
 constexpr int64_t kMicroBatches = 2;
 constexpr uint64_t kSeed = 3;
 
-/// Dropout and batch normalisation; a weight that is used three times; one that not every logical rank uses.
+/// Dropout and batch normalization; a weight that is used three times; one that not every logical rank uses.
 struct OddImpl : torch::nn::Module {
   OddImpl()
       : norm(register_module("norm", torch::nn::BatchNorm1d(16))),
@@ -62,8 +62,8 @@ struct OddImpl : torch::nn::Module {
 };
 TORCH_MODULE(Odd);
 
-/// Synchronised batch normalisations with more between them that belongs to a logical rank: dropout, a weight used on both
-/// sides, statistics that are not synchronised, a buffer that backward needs and that every forward changes.
+/// Synchronized batch normalizations with more between them that belongs to a logical rank: dropout, a weight used on both
+/// sides, statistics that are not synchronized, a buffer that backward needs and that every forward changes.
 struct SyncedImpl : torch::nn::Module {
   SyncedImpl()
       : first(register_module("first", SyncBatchNorm(torch::nn::BatchNormOptions(16)))),

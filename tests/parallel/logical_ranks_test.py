@@ -63,7 +63,7 @@ class LogicalRanksTest(unittest.TestCase):
                 self.assertEqual(self.traces(count, *some, environment=GLOO), {job: alone[job] for job in some})
 
     def test_ways_to_train(self):
-        """A divided optimizer, autocast, and batches of pictures normalised over all logical ranks."""
+        """A divided optimizer, autocast, and batches of pictures normalized over all logical ranks."""
         jobs = ("odd:4:zero", "synced:4:zero", "odd:4:sgd", "bert:4:adamw:bf16", "synced:4:adamw:bf16", "bert:4:adamw",
                 "resnet18:4:adamw:sync")
         alone = self.traces(None, *jobs)

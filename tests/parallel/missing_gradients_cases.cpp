@@ -99,7 +99,7 @@ TEST(UnusedParameters, UnusedBesideTheBuckets) {
   CHECK_EQUAL(model->right->weight.grad(), kept);
 }
 
-/// A regulariser of a parameter that the forward did not use: its gradient comes first of all.
+/// A regularizer of a parameter that the forward did not use: its gradient comes first of all.
 TEST(UnusedParameters, AGradientFromOutsideTheForward) {
   TwoHeads model;
   DistributedDataParallel ddp(model);

@@ -13,34 +13,34 @@ PassState after(PassState state, std::initializer_list<PassEvent> events) {
   return state;
 }
 
-TEST(PassTest, AGradientAloneBeginsAPassOnceAfterASynchronisedForward) {
+TEST(PassTest, AGradientAloneBeginsAPassOnceAfterASynchronizedForward) {
   using enum PassEvent;
-  EXPECT_EQ(after(PassState::idle, {synchronised_forward, gradient}), PassState::open);
-  EXPECT_EQ(after(PassState::idle, {synchronised_forward, gradient, end, gradient}), PassState::idle);
-  EXPECT_EQ(after(PassState::idle, {synchronised_forward, local_forward, gradient}), PassState::idle);
+  EXPECT_EQ(after(PassState::idle, {synchronized_forward, gradient}), PassState::open);
+  EXPECT_EQ(after(PassState::idle, {synchronized_forward, gradient, end, gradient}), PassState::idle);
+  EXPECT_EQ(after(PassState::idle, {synchronized_forward, local_forward, gradient}), PassState::idle);
   EXPECT_EQ(after(PassState::idle, {gradient}), PassState::idle);
 }
 
 TEST(PassTest, AnOutputBeginsAPassWheneverABackwardReachesIt) {
   using enum PassEvent;
   EXPECT_EQ(after(PassState::idle, {output}), PassState::open);
-  EXPECT_EQ(after(PassState::idle, {synchronised_forward, output, end, output}), PassState::open);
+  EXPECT_EQ(after(PassState::idle, {synchronized_forward, output, end, output}), PassState::open);
 }
 
 TEST(PassTest, AForwardInsideABackwardChangesNothing) {
   using enum PassEvent;
-  for (const PassEvent event : {synchronised_forward, local_forward, failed_forward, output, gradient}) {
+  for (const PassEvent event : {synchronized_forward, local_forward, failed_forward, output, gradient}) {
     EXPECT_EQ(after(PassState::open, {event}), PassState::open);
   }
 }
 
 TEST(PassTest, WhatAnExceptionLeftStaysUntilItIsSettled) {
   using enum PassEvent;
-  const auto torn = after(PassState::idle, {synchronised_forward, output, exception});
-  const auto absent = after(PassState::idle, {synchronised_forward, failed_forward});
+  const auto torn = after(PassState::idle, {synchronized_forward, output, exception});
+  const auto absent = after(PassState::idle, {synchronized_forward, failed_forward});
   EXPECT_EQ(torn, PassState::torn);
   EXPECT_EQ(absent, PassState::absent);
-  for (const PassEvent event : {synchronised_forward, local_forward, gradient, output, exception}) {
+  for (const PassEvent event : {synchronized_forward, local_forward, gradient, output, exception}) {
     EXPECT_EQ(after(torn, {event}), torn);
     EXPECT_EQ(after(absent, {event}), absent);
   }

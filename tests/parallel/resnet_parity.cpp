@@ -35,7 +35,7 @@ void resnet18_parity() {
     const torch::NoGradGuard no_grad;
     for (auto& item : model->named_parameters()) {
       at::Tensor& parameter = item.value();
-      if (parameter.dim() > 1) {  // He's initialisation
+      if (parameter.dim() > 1) {  // He's initialization
         const auto inputs = static_cast<double>(parameter.numel() / parameter.size(0));
         parameter.copy_(at::randn(parameter.sizes()) * std::sqrt(2 / inputs));
       } else {

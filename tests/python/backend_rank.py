@@ -92,7 +92,7 @@ def collectives():
             request.wait()
         check(received, values(left, 70_000), "batch_isend_irecv")
         in_place = values(rank, 70_000)
-        time.sleep(0.1 * (rank == 0))  # the left neighbour's message is there when rank 0 begins
+        time.sleep(0.1 * (rank == 0))  # the left neighbor's message is there when rank 0 begins
         for request in dist.batch_isend_irecv([dist.P2POp(dist.irecv, in_place, left), dist.P2POp(dist.isend, in_place, right)]):
             request.wait()
         check(in_place, values(left, 70_000), "batch_isend_irecv in place")

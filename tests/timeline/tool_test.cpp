@@ -53,7 +53,7 @@ TEST_F(TimelineTool, ComputeAndHiddenCommunicationAddUp) {
       read_trace({file("t.json", "[" + span("forward", 10, 20) + "," + span("backward", 30, 60) + "," +
                                      span("reduce", 50, 20, 1000) + "," + span("reduce", 60, 30, 1001) + "," +
                                      span("wait", 80, 10) + "," + span("collective", 95, 5) + "]")});
-  const RankSummary summary = summarise(trace.ranks.at(0));
+  const RankSummary summary = summarize(trace.ranks.at(0));
   EXPECT_EQ(summary.steps, 1);
   EXPECT_DOUBLE_EQ(summary.span, 90);
   EXPECT_DOUBLE_EQ(summary.compute, 70);

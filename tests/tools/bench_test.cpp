@@ -54,7 +54,7 @@ TEST(BenchFigures, BuffersAreWhatARankSendsAndGets) {
   EXPECT_EQ(buffers_of(Collective::scatter, 4096, 4, 1).input, 0U);
 }
 
-TEST(StepsInTurn, ComparesNeighbouringStepsWhateverDrifts) {
+TEST(StepsInTurn, ComparesNeighboringStepsWhateverDrifts) {
   // Blocks of two steps; a step costs 1 more with it, and each unit of eight steps 100 more than the
   // last.
   std::vector<double> steps;
@@ -93,7 +93,7 @@ TEST(BenchReport, GivesOneObjectPerLineAndAPicture) {
   const std::string picture = svg(result);
   EXPECT_NE(picture.find("lockstep direct"), std::string::npos);
   EXPECT_NE(picture.find("limit of the machine"), std::string::npos);
-  EXPECT_NE(picture.find("<text class=\"a\""), std::string::npos) << picture;  // Lockstep's colour
+  EXPECT_NE(picture.find("<text class=\"a\""), std::string::npos) << picture;  // Lockstep's color
   EXPECT_NE(picture.find("prefers-color-scheme: dark"), std::string::npos);
 }
 

@@ -23,9 +23,9 @@ def report(*arguments):
     return subprocess.run([f"{BIN}/lockstep", "report", *map(str, arguments)], capture_output=True, text=True, timeout=60)
 
 
-def luminance(colour):
+def luminance(color):
     """Of "#rrggbb", by WCAG 2."""
-    shares = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+    shares = [int(color[at:at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -251,15 +251,15 @@ class ReportCommand(unittest.TestCase):
         self.assertAlmostEqual(contrast("#777777", "#ffffff"), 4.48, places=2)
         script, style = (PAGE / "page.js").read_text(), (PAGE / "page.css").read_text()
         self.assertEqual(re.findall(r"\.bar i \{[^}]*[ ;]color: (#\w+);", style), ["#fff"])  # in both themes
-        parts, = re.findall(r"const partColours = \{(.*)\};", script)
-        colours = dict(re.findall(r"(\w+): '(#\w{6})'", parts))
-        self.assertEqual(list(colours), ["data", "forward", "backward", "optimizer", "communication", "other"])
-        colours["unknown"], = re.findall(r"const partColour = name => partColours\[name\] \|\| '(#\w{6})';", script)
-        self.assertEqual(len(re.findall(r"\bpartColours\b", script)), 2, "partColour() chooses the colours")
-        for part, colour in colours.items():
+        parts, = re.findall(r"const partColors = \{(.*)\};", script)
+        colors = dict(re.findall(r"(\w+): '(#\w{6})'", parts))
+        self.assertEqual(list(colors), ["data", "forward", "backward", "optimizer", "communication", "other"])
+        colors["unknown"], = re.findall(r"const partColor = name => partColors\[name\] \|\| '(#\w{6})';", script)
+        self.assertEqual(len(re.findall(r"\bpartColors\b", script)), 2, "partColor() chooses the colors")
+        for part, color in colors.items():
             with self.subTest(part):
-                self.assertGreaterEqual(contrast(colour, "#ffffff"), 4.5)
-        self.assertEqual(len(set(colours.values())), len(colours))
+                self.assertGreaterEqual(contrast(color, "#ffffff"), 4.5)
+        self.assertEqual(len(set(colors.values())), len(colors))
 
     def test_what_happened_to_the_job(self):
         lines = [{"time": 1790000000.5, "run_id": "none", "event": "start", "host": "a", "first_rank": 0, "ranks": 2, "world_size": 4, "restarts": 0},

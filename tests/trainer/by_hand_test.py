@@ -9,7 +9,7 @@ import unittest
 
 import tiny
 
-EPOCHS = 6  # after fewer the random model may not have learnt a thing
+EPOCHS = 6  # after fewer the random model may not have learned a thing
 
 
 class ByHandTest(unittest.TestCase):

@@ -52,7 +52,7 @@ class DeterministicWorldTest(unittest.TestCase):
         return output
 
     def run_pictures(self, ranks, *words, **changes):
-        """The same of ResNet-18, whose batch normalisations have buffers."""
+        """The same of ResNet-18, whose batch normalizations have buffers."""
         environment = {"LOCKSTEP_BACKEND": changes.pop("backend", "lockstep")}
         type(self).runs += 1
         output = self.directory / f"run{self.runs}"
@@ -96,7 +96,7 @@ class DeterministicWorldTest(unittest.TestCase):
         self.assert_same(self.run_pictures(4), whole)
         self.assert_same(self.run_pictures(2, resume_from_checkpoint=str(whole / "checkpoint-2")), whole)
 
-    def test_pictures_normalised_over_all(self):
+    def test_pictures_normalized_over_all(self):
         more = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "max_steps": 6}
         whole = self.run_pictures(1, "sync", **more)
         self.assert_same(self.run_pictures(2, "sync", backend="gloo", **more), whole)

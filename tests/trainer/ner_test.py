@@ -116,7 +116,7 @@ class NerTest(RecipeCase):
             eval_dataset=self.peer_samples(tokenizer, self.others), data_collator=transformers.DataCollatorForTokenClassification(tokenizer),
             compute_metrics=lambda found: self.scores(found.predictions, found.label_ids))
         peer.train()
-        # Ours is the mean over labelled words; transformers' eval_loss and train_loss are means of the batches' means.
+        # Ours is the mean over labeled words; transformers' eval_loss and train_loss are means of the batches' means.
         self.assert_same_history(ours, peer.state.log_history, 2e-5, leave_out=["eval_loss", "train_loss"])
         self.assertGreater(ours[-2]["eval_f1"], .3)
 

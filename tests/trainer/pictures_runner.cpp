@@ -1,6 +1,6 @@
 // Trains a narrow ResNet-18 on random pictures with the Trainer:
 //   pictures_runner ARGUMENTS [sync]
-// ARGUMENTS: a training_args.json, whose output_dir gets the model, buffers included. sync: batches are normalised over all
+// ARGUMENTS: a training_args.json, whose output_dir gets the model, buffers included. sync: batches are normalized over all
 // ranks.
 #include <ATen/Context.h>
 #include <ATen/ops/randint.h>

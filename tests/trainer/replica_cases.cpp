@@ -135,7 +135,7 @@ TEST(TrainerReplicas, MinusOneTurnsItOff) {
   EXPECT_TRUE(run.has_saved(8));
 }
 
-// Statistics of batch normalisations differ between ranks at the end of a step, and with dropout, an average of the weights
+// Statistics of batch normalizations differ between ranks at the end of a step, and with dropout, an average of the weights
 // and a divided optimizer replicas stay equal.
 TEST(TrainerReplicas, WhatMayDifferIsNoError) {
   struct NormNetImpl : torch::nn::Module {

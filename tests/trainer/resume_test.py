@@ -2,7 +2,7 @@
 
 `scripts/soak resume` does so with drawn seeds, and scripts/test with fixed ones. LOCKSTEP_TEST_SEED is the first of
 LOCKSTEP_TEST_RUNS seeds; LOCKSTEP_TEST_MODEL names another model than a tiny one. Half of the kills are aimed at steps, the
-others at saves and evaluations. A pre-emption comes up to LOCKSTEP_TEST_SECONDS after a job's first step.
+others at saves and evaluations. A preemption comes up to LOCKSTEP_TEST_SECONDS after a job's first step.
 With LOCKSTEP_TEST_REFERENCE=FOLDER runs from start to end leave their digest and log there, which later
 starts of this script read.
 """
@@ -231,7 +231,7 @@ class ResumeTest(unittest.TestCase):
             self.wait_for_step(job, saved + 1)
             time.sleep(draw.uniform(0, PREEMPTED_AFTER))
         if job.poll() is None and saved < STEPS:
-            self.hits["pre-empted"] += 1
+            self.hits["preempted"] += 1
             job.send_signal(draw.choice((signal.SIGTERM, signal.SIGUSR1)))
         out, _ = job.communicate(timeout=TIMEOUT)
         self.assertIn(job.returncode, (0, 75), out)

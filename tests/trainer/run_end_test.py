@@ -38,7 +38,7 @@ class RunEndTest(unittest.TestCase):
         return done
 
     def stop(self, number, code, ranks=2, **changes):
-        """The step after which a training without an end stops, when it is signalled."""
+        """The step after which a training without an end stops, when it is signaled."""
         job = subprocess.Popen(tiny.command(self.flags(**ENDLESS, **changes), ranks), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(lambda: job.poll() is None and job.kill())
         deadline = time.monotonic() + TIMEOUT

@@ -178,16 +178,16 @@ TEST(Evaluation, PredictionsComeInOrderAndAreFilledUp) {
 TEST(Evaluation, WithoutLabelsThereAreOutputsAlone) {
   const SharedFolder folder;
   Net net = make_net();
-  const Batch labelled = points(7).collate({0, 1, 2, 3, 4, 5, 6});
+  const Batch labeled = points(7).collate({0, 1, 2, 3, 4, 5, 6});
   Trainer trainer(
       net, plain_arguments(folder), world(),
       {.forward = [](auto& model, const Batch& b) { return model(b["x"]); }, .metrics = {accuracy()}});
-  const auto prediction = trainer.predict(tensor_dataset({{"x", labelled["x"]}}));
+  const auto prediction = trainer.predict(tensor_dataset({{"x", labeled["x"]}}));
   EXPECT_TRUE(prediction.metrics.empty());
   if (world().rank() == 0) {
-    EXPECT_TRUE(at::allclose(prediction.outputs, net->forward(labelled["x"]).to(at::kFloat)));
+    EXPECT_TRUE(at::allclose(prediction.outputs, net->forward(labeled["x"]).to(at::kFloat)));
   }
-  EXPECT_GT(trainer.evaluate(tensor_dataset(labelled)).at("eval_loss"), 0);
+  EXPECT_GT(trainer.evaluate(tensor_dataset(labeled)).at("eval_loss"), 0);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ from vision_probe import ask
 
 
 def photo(height, width, channels=3, seed=0):
-    """Smooth colours with edges and some noise: what chroma subsampling changes."""
+    """Smooth colors with edges and some noise: what chroma subsampling changes."""
     draw = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
     planes = [np.sin(x / (3.1 + c)) * 60 + np.cos(y / (2.3 + c)) * 60 + ((x // 5 + y // 7 + c) % 2) * 80 for c in range(channels)]
@@ -67,11 +67,11 @@ class DecodeParity(unittest.TestCase):
                     rows = [draw.bytes((width * channels * depth + 7) // 8) for _ in range(height)]
                     palette = chunk(b"PLTE", draw.bytes(3 * 2**depth)) if color == 3 else b""
                     files[f"{color}-{depth}-{width}.png"] = png(width, height, depth, color, rows, palette)
-                    if color == 3:  # and with transparent colours
+                    if color == 3:  # and with transparent colors
                         files[f"{color}-{depth}-{width}-t.png"] = png(
                             width, height, depth, color, rows, palette + chunk(b"tRNS", bytes(range(2**depth))))
-        files["t-grey.png"] = png(4, 2, 8, 0, [b"\1\2\3\4", b"\5\6\7\1"], chunk(b"tRNS", b"\0\1"))
-        files["t-grey16.png"] = png(2, 1, 16, 0, [b"\0\1\2\3"], chunk(b"tRNS", b"\0\1"))
+        files["t-gray.png"] = png(4, 2, 8, 0, [b"\1\2\3\4", b"\5\6\7\1"], chunk(b"tRNS", b"\0\1"))
+        files["t-gray16.png"] = png(2, 1, 16, 0, [b"\0\1\2\3"], chunk(b"tRNS", b"\0\1"))
         files["t-rgb.png"] = png(2, 1, 8, 2, [b"\1\2\3\4\5\6"], chunk(b"tRNS", b"\0\1\0\2\0\3"))
         files["gamma.png"] = png(4, 1, 8, 0, [b"\x10\x40\x80\xf0"], chunk(b"gAMA", struct.pack(">I", 100000)))
         files["low16.png"] = png(3, 1, 16, 0, [struct.pack(">HHH", 0, 100, 255)])
@@ -80,7 +80,7 @@ class DecodeParity(unittest.TestCase):
         self.compare(files, 0)
 
     def test_interlaced_png_equals_pillow(self):
-        # Adam7 by hand: seven passes of an 8 x 8 picture in grey.
+        # Adam7 by hand: seven passes of an 8 x 8 picture in gray.
         pixels = photo(8, 8)[..., 0]
         passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
         data = b"".join(b"\0" + row.tobytes() for top, left, down, right in passes for row in pixels[top::down, left::right])
@@ -99,7 +99,7 @@ class DecodeParity(unittest.TestCase):
                         name = f"{height}-{subsampling.replace(':', '')}-{quality}-{progressive}.jpg"
                         files[name] = saved(image, format="JPEG", subsampling=subsampling, quality=quality,
                                             progressive=progressive)
-            files[f"{height}-grey.jpg"] = saved(image.convert("L"), format="JPEG")
+            files[f"{height}-gray.jpg"] = saved(image.convert("L"), format="JPEG")
             files[f"{height}-cmyk.jpg"] = saved(image.convert("CMYK"), format="JPEG")
             files[f"{height}-rgb.jpg"] = saved(image, format="JPEG", keep_rgb=True)
         self.compare(files, 2)

@@ -134,7 +134,7 @@ class ResNetDdp(unittest.TestCase):
                                       r"--ignore-mismatched-sizes makes a new head, --num-classes 1000 keeps this one")
         done = run(self.data, output, *words, "--ignore-mismatched-sizes", ranks=1, small=False)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("its head of 1000 outputs is not used: newly initialised", done.stderr)
+        self.assertIn("its head of 1000 outputs is not used: newly initialized", done.stderr)
         self.assertEqual(load_file(output / "model.safetensors")["fc.weight"].shape, (3, 512))
 
     def test_the_weights_of_an_averaged_model_and_a_run_that_begins_with_them(self):
@@ -206,7 +206,7 @@ class ResNetDdp(unittest.TestCase):
                 self.assertEqual(done.stderr.count("harms training"), int(told is not None), done.stderr)
                 self.assertIn(told or "", done.stderr)
 
-    def test_synchronised_batch_norm_makes_two_ranks_as_one(self):
+    def test_synchronized_batch_norm_makes_two_ranks_as_one(self):
         losses = []
         for ranks, batch, more in ((1, 8, []), (2, 4, ["--sync-bn"]), (2, 4, [])):
             output, _ = self.train(f"out{len(losses)}", "--batch-size", batch, "--num-epochs", 1, "--logging-steps", 1,

@@ -37,7 +37,7 @@ class ResNetSteps(unittest.TestCase):
         for step, own in enumerate(losses):
             optimizer.zero_grad()
             first = step * BATCH * RANKS
-            parts = []  # each rank normalises its own batch
+            parts = []  # each rank normalizes its own batch
             for rank in range(RANKS):
                 of_rank = slice(first + rank, first + BATCH * RANKS, RANKS)
                 parts.append(torch.nn.functional.cross_entropy(model(images[of_rank]), labels[of_rank]))

@@ -19,9 +19,9 @@ MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]
 def pictures(n, height, width, seed=0):
     generator = torch.Generator().manual_seed(seed)
     images = torch.rand(n, 3, height, width, generator=generator)
-    images[0] = 0.5                                  # one colour: hue and saturation divide by 0
+    images[0] = 0.5                                  # one color: hue and saturation divide by 0
     images[1] = (images[1] * 4).floor() / 4          # equal channels here and there
-    images[2] = images[2].round()                    # black, white and pure colours
+    images[2] = images[2].round()                    # black, white and pure colors
     return images
 
 
@@ -72,7 +72,7 @@ class TransformsParity(unittest.TestCase):
                     self.compare(pictures(len(chosen), height, width), lambda image, i: F.rotate(image, chosen[i], mode),
                                  name="rotate", numbers=chosen, bilinear=bilinear)
 
-    def test_colours(self):
+    def test_colors(self):
         draw = np.random.default_rng(2)
         for name in ("adjust_brightness", "adjust_contrast", "adjust_saturation"):
             factors = [0.0, 1.0, 1.7] + list(draw.uniform(0, 2, 30))
@@ -172,7 +172,7 @@ class BatchesOfPictures(unittest.TestCase):
                 self.assertEqual(labels, [sample // 10 for sample in samples])
                 peer = torch.stack([self.wanted(s, transforms, d) for s, d in zip(samples, drawn, strict=True)])
                 # A resized value may round to the next of 256 levels: torchvision resizes bytes with integers. What the
-                # colours' steps differ by, up to 1e-6, is divided by the deviation.
+                # colors' steps differ by, up to 1e-6, is divided by the deviation.
                 tolerance = 1.01 / 255 / min(STD) if "size" in transforms else 1e-6 / (min(STD) if "hue" in transforms else 1)
                 self.assertLessEqual((images - peer).abs().max().item(), tolerance)
 

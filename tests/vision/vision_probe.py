@@ -10,7 +10,7 @@ ask = functools.partial(probe.ask, program="vision_probe")
 
 
 def write_icons(directory, classes=("apps", "mimetypes"), splits=("train", "test"), each=6, size=32, seed=0):
-    """A small set of pictures, of a colour per class and noise, as folders; returns the paths by split."""
+    """A small set of pictures, of a color per class and noise, as folders; returns the paths by split."""
     from PIL import Image
 
     draw = np.random.default_rng(seed)

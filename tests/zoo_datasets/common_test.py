@@ -45,10 +45,10 @@ def chunk(kind, content, damage=0):
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content) ^ damage)
 
 
-def picture(colour, depth, line, *chunks, height=1):
+def picture(color, depth, line, *chunks, height=1):
     """A PNG file with rows of one kind."""
-    width = len(line) * 8 // depth // png._CHANNELS[colour]
-    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    width = len(line) * 8 // depth // png._CHANNELS[color]
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
     return b"".join([png.SIGNATURE, chunk(b"IHDR", header), *(chunk(*each) for each in chunks),
                      chunk(b"IDAT", zlib.compress((b"\0" + line) * height)), chunk(b"IEND", b"")])
 
@@ -72,7 +72,7 @@ class Png(unittest.TestCase):
                 ("a transparent gray", picture(0, 1, bytes([0b10100000]), (b"tRNS", b"\0\1")),
                  "ffffff000000ffffff000000000000000000000000000000"),
                 ("2 bits", picture(0, 2, bytes([0b00011011])), "000000555555aaaaaaffffff"),
-                ("a transparent colour", picture(2, 8, bytes([1, 2, 3, 4, 5, 6]), (b"tRNS", bytes([0, 4, 0, 5, 0, 6]))), "010203ffffff"),
+                ("a transparent color", picture(2, 8, bytes([1, 2, 3, 4, 5, 6]), (b"tRNS", bytes([0, 4, 0, 5, 0, 6]))), "010203ffffff"),
                 ("16 bits of gray", picture(0, 16, bytes.fromhex("00ff80007fff")), "131313babababababa")):
             with self.subTest(name):
                 self.assertEqual(png.read_on_white(file).hex(), pixels)

@@ -106,8 +106,8 @@ class LexicalNli(unittest.TestCase):
             self.assertFalse(os.path.exists(self.output))
 
         refused("data.noun is not there; WordNet's files are in Debian's package wordnet-base")
-        refused("data.noun has no synsets", "  1 licence\n")
-        refused("data.noun:2: no line of a WordNet data file: 'x' is not a number", "  1 licence\nx 03 n 01 a 0 000 |\n")
+        refused("data.noun has no synsets", "  1 license\n")
+        refused("data.noun:2: no line of a WordNet data file: 'x' is not a number", "  1 license\nx 03 n 01 a 0 000 |\n")
         refused("data.noun:1: no line of a WordNet data file: the line ends too early", "00000001 03 n 02 a 0\n")
         refused("synset 00000001 points to 00000002, which is not there", "00000001 03 n 01 a 0 001 @ 00000002 n 0000 |\n")
         refused("too few pairs: nothing is left for train.csv", "00000001 03 n 01 a 0 000 |\n")

@@ -24,8 +24,8 @@ function draw(tag, attributes, text) {
   if (text !== undefined) node.textContent = text;
   return node;
 }
-const colour = index => `var(--c${index % 8})`;
-const dot = index => make('i', {class: 'dot', style: `background:${colour(index)}`});
+const color = index => `var(--c${index % 8})`;
+const dot = index => make('i', {class: 'dot', style: `background:${color(index)}`});
 function number(value) {
   if (value === null || value === undefined) return '–';
   const size = Math.abs(value);
@@ -151,7 +151,7 @@ class Chart {
   xs(line) { return state.x === 'time' && line.axis.time ? line.axis.time : line.axis.step; }
   tint(line) {
     const ranks = new Set(this.lines.map(each => each.series.rank)).size;
-    return !many && ranks > 1 ? colour(line.series.rank) : colour(line.run);
+    return !many && ranks > 1 ? color(line.series.rank) : color(line.run);
   }
   x(event) {
     const box = this.svg.getBoundingClientRect();
@@ -447,8 +447,8 @@ function overview() {
 }
 
 // In both themes; the text on them is white (page.css), with a contrast of at least 4.5.
-const partColours = {data: '#3c7d74', forward: '#2e79b0', backward: '#2b5597', optimizer: '#8259b3', communication: '#c8473c', other: '#6f757d'};
-const partColour = name => partColours[name] || '#8a6a2f';
+const partColors = {data: '#3c7d74', forward: '#2e79b0', backward: '#2b5597', optimizer: '#8259b3', communication: '#c8473c', other: '#6f757d'};
+const partColor = name => partColors[name] || '#8a6a2f';
 function timeParts(node) {
   const rows = runs.flatMap((run, r) => run.time.map(each => ({...each, run: r})));
   const card = make('div', {class: 'card parts'});
@@ -460,13 +460,13 @@ function timeParts(node) {
   const most = Math.max(...rows.map(sum));
   const known = [...new Set(rows.flatMap(row => row.parts.map(part => part[0])))];
   const key = make('div', {class: 'key'});
-  for (const part of known) key.append(make('span', {}, make('i', {class: 'dot', style: `background:${partColour(part)}`}), part));
+  for (const part of known) key.append(make('span', {}, make('i', {class: 'dot', style: `background:${partColor(part)}`}), part));
   card.append(key);
   for (const row of rows) {
     const bar = make('div', {class: 'bar', role: 'img', 'aria-label': row.parts.map(part => `${part[0]} ${number(part[1])} ms`).join(', ')});
     for (const [name, value] of row.parts) {
       const share = value / (most || 1) * 100, own = value / (sum(row) || 1);
-      bar.append(make('i', {style: `width:${share}%;background:${partColour(name)}`, title: `${name}: ${number(Number(value.toPrecision(4)))} ms, ${(own * 100).toFixed(1)} %`},
+      bar.append(make('i', {style: `width:${share}%;background:${partColor(name)}`, title: `${name}: ${number(Number(value.toPrecision(4)))} ms, ${(own * 100).toFixed(1)} %`},
         share > 7 ? `${(own * 100).toFixed(0)} %` : ''));
     }
     card.append(make('div', {class: 'part-row'}, make('span', {}, many ? dot(row.run) : null, many ? `\u2002${runs[row.run].name}, ${row.rank}` : row.rank), bar, make('span', {}, `${number(Number(sum(row).toPrecision(3)))} ms/step`)));

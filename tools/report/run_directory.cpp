@@ -354,7 +354,7 @@ TimeParts compute_parts(const TraceRank& rank) {
     parts.parts.emplace_back(category, (length(spans) - length(intersection(spans, blocked))) / 1e3 / steps);
   }
   parts.parts.emplace_back("communication", length(blocked) / 1e3 / steps);
-  const double rest = summarise(rank).span - length(united(known));
+  const double rest = summarize(rank).span - length(united(known));
   parts.parts.emplace_back("other", std::max(rest, 0.0) / 1e3 / steps);
   return parts;
 }

@@ -16,11 +16,11 @@ namespace {
 constexpr double kWidth = 1100, kLeft = 130, kRight = 20, kTop = 74, kRow = 22, kGap = 5, kRankGap = 26,
                  kBottom = 44, kLetter = 6.3;
 
-/// Colours that keep their difference for the colour-blind, and from white and black text.
+/// Colors that keep their difference for the color-blind, and from white and black text.
 struct Style {
   const char* category;
   const char* label;
-  const char* colour;
+  const char* color;
 };
 constexpr std::array<Style, 8> kStyles = {{{"forward", "forward", "#4c9ed9"},
                                            {"backward", "backward", "#2f6fb0"},
@@ -110,7 +110,7 @@ class Picture {
     for (const TraceSpan& span : rank.spans) {
       if (is_inside(span)) rows.insert(span.row);
     }
-    const RankSummary summary = summarise_window(rank);
+    const RankSummary summary = summarize_window(rank);
     body_ += fmt::format(
         "<text class=\"ink\" fill=\"#20262b\" x=\"12\" y=\"{:.1f}\" font-weight=\"bold\">{}{}</text>\n",
         y - 6, escaped(rank.name), rank.finished ? "" : " (ended without leaving)");
@@ -138,7 +138,7 @@ class Picture {
     return y;
   }
 
-  RankSummary summarise_window(const TraceRank& rank) const {
+  RankSummary summarize_window(const TraceRank& rank) const {
     TraceRank inside;
     for (TraceSpan span : rank.spans) {
       if (!is_inside(span)) continue;
@@ -146,7 +146,7 @@ class Picture {
       span.end = std::min(span.end, window_.to);
       inside.spans.push_back(std::move(span));
     }
-    return summarise(inside);
+    return summarize(inside);
   }
 
   void draw_span(const TraceSpan& span, double y) {
@@ -166,7 +166,7 @@ class Picture {
     body_ += fmt::format(
         "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" rx=\"2\" fill=\"{}\">"
         "<title>{}</title></rect>\n",
-        from, y, width, kRow, style.colour, escaped(title));
+        from, y, width, kRow, style.color, escaped(title));
     std::string label = span.name;
     if (span.bucket >= 0 && static_cast<double>(label.size()) * kLetter > width)
       label = std::to_string(span.bucket);
@@ -196,7 +196,7 @@ class Picture {
       text += fmt::format(
           "<rect x=\"{0}\" y=\"12\" width=\"14\" height=\"14\" rx=\"2\" fill=\"{1}\"/>"
           "<text class=\"ink\" fill=\"#20262b\" x=\"{2}\" y=\"24\">{3}</text>\n",
-          at, style.colour, at + 20, style.label);
+          at, style.color, at + 20, style.label);
       at += 20 + static_cast<double>(std::string(style.label).size()) * kLetter + 20;
     }
     if (has_ready) {

@@ -35,7 +35,7 @@ Intervals intersection(const Intervals& a, const Intervals& b) {
   return result;
 }
 
-RankSummary summarise(const TraceRank& rank) {
+RankSummary summarize(const TraceRank& rank) {
   RankSummary summary;
   if (rank.spans.empty()) return summary;
   double last = 0;
@@ -57,7 +57,7 @@ std::string summary_text(const Trace& trace) {
       fmt::format("{:<10} {:>7} {:>10} {:>12} {:>15} {:>14} {:>11} {:>10}\n", "", "steps", "time s",
                   "compute ms", "communicat. ms", "exposed ms", "overlapped", "data ms");
   for (const auto& [pid, rank] : trace.ranks) {
-    const RankSummary summary = summarise(rank);
+    const RankSummary summary = summarize(rank);
     text += fmt::format("{:<10} {:>7} {:>10.3f} {:>12.3f} {:>15.3f} {:>14.3f} {:>10.1f}% {:>10.3f}{}\n",
                         rank.name, summary.steps, summary.span / 1e6, summary.compute / 1e3,
                         summary.communication / 1e3, summary.exposed / 1e3, summary.overlapped() * 100,

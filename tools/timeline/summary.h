@@ -28,7 +28,7 @@ struct RankSummary {
   /// Returns the overlapped share of the communication, from 0 to 1; 0 where there was none.
   double overlapped() const { return communication > 0 ? 1 - exposed / communication : 0; }
 };
-RankSummary summarise(const TraceRank& rank);
+RankSummary summarize(const TraceRank& rank);
 
 /// A table: a line per rank.
 std::string summary_text(const Trace& trace);

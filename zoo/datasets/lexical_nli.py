@@ -53,7 +53,7 @@ def parse_synsets(content, name):
     """The synsets of a file of WordNet; `name` stands in errors."""
     synsets = []
     for number, line in enumerate(content.decode("utf-8", "surrogateescape").split("\n"), 1):
-        if not line or line.startswith(" "):  # the licence
+        if not line or line.startswith(" "):  # the license
             continue
         try:
             synsets.append(parse_synset(line))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """LibreOffice's help in two languages, joined by the ids of its paragraphs, as train, validation and test: each as two files of aligned
-lines. Also writes SOURCE.txt, which names the packages and their licence."""
+lines. Also writes SOURCE.txt, which names the packages and their license."""
 
 import os
 import re
@@ -186,10 +186,10 @@ def main():
         write_pairs(arguments.output_dir, languages, found.pairs)
         source = os.path.join(arguments.output_dir, "SOURCE.txt")
         write_file(source, f"Paragraphs of LibreOffice's help in {languages[0]} and {languages[1]}, joined by their ids. From:\n{packages}\n\n"
-                           "Copyright LibreOffice contributors and others. Licence: Mozilla Public License 2.0; parts Apache License 2.0.\n"
+                           "Copyright LibreOffice contributors and others. License: Mozilla Public License 2.0; parts Apache License 2.0.\n"
                            "The packages' own statement is in /usr/share/doc/<package>/copyright.\n".encode())
     print(f"{'all':12}{sum(map(len, found.pairs.values())):8} pairs of {found.pages} pages")
-    print(f"left out: {found.duplicates} duplicates, {found.untranslated} without a translation\nlicence: MPL-2.0, see {source}")
+    print(f"left out: {found.duplicates} duplicates, {found.untranslated} without a translation\nlicense: MPL-2.0, see {source}")
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ struct BertLoadOptions {
 };
 
 /// Loads config.json and model.safetensors of `directory` (a model of this class, a BertModel, another model's encoder or a bare
-/// encoder file; missing heads are initialised from `initializer_range` and named in one warning, and so is a head that
+/// encoder file; missing heads are initialized from `initializer_range` and named in one warning, and so is a head that
 /// config.json says is of another of transformers' classes). `labels` not empty: replaces the file's; leave it empty for
 /// question answering. Throws
 /// FileError naming the tensor that is missing or of the wrong shape, with both shapes, and, for a classifier of texts, for

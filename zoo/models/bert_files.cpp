@@ -114,7 +114,7 @@ class WeightLoader {
 
   /// One warning each for what the file lacks, for what is replaced and for what the model lacks.
   void report() const {
-    constexpr const char* kTrainIt = "newly initialised, train the model before you use it";
+    constexpr const char* kTrainIt = "newly initialized, train the model before you use it";
     if (!missing_.empty())
       log::warning(fmt::format("{} lacks {}: {}", file_, fmt::join(missing_, ", "), kTrainIt));
     if (!replaced_.empty())

@@ -13,7 +13,7 @@
 
 namespace lockstep::models {
 
-/// A weight [out, in] and a bias [out], or, for LayerNorm, both [out]. Not initialised.
+/// A weight [out, in] and a bias [out], or, for LayerNorm, both [out]. Not initialized.
 struct WeightAndBias : torch::nn::Module {
   WeightAndBias(at::IntArrayRef weight_shape, int64_t bias_size);
   at::Tensor weight;

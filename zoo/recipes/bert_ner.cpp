@@ -45,7 +45,7 @@ struct AllSamples {
 };
 
 AllSamples encode(const Arguments& args, const tasks::TokenSentences& sentences, const Model& model) {
-  const auto make = [&](const std::optional<tasks::LabelledSentences>& some) -> Samples {
+  const auto make = [&](const std::optional<tasks::LabeledSentences>& some) -> Samples {
     if (!some) return nullptr;
     return std::make_shared<const std::vector<tasks::TokenSample>>(
         args.files.encode(*some, sentences.labels.names, model.tokenizer, model.positions()));
@@ -64,13 +64,13 @@ tasks::Datasets datasets(const Arguments& args, const AllSamples& samples, const
 /// The labels, and what of each file is left out or not measured.
 std::string about(const tasks::TokenSentences& sentences, const AllSamples& samples) {
   auto text = fmt::format("labels {}", fmt::join(sentences.labels.names, ", "));
-  const auto add = [&](const std::optional<tasks::LabelledSentences>& some, const Samples& encoded) {
+  const auto add = [&](const std::optional<tasks::LabeledSentences>& some, const Samples& encoded) {
     if (!some) return;
     if (some->skipped_rows > 0) {
       text += fmt::format("\nleft out {} bad row{} of {}; the first: {}", some->skipped_rows,
                           some->skipped_rows == 1 ? "" : "s", some->source.string(), some->first_skipped);
     }
-    if (const int64_t words = tasks::count_unlabelled_words(*encoded); words > 0) {
+    if (const int64_t words = tasks::count_unlabeled_words(*encoded); words > 0) {
       text += fmt::format(
           "\n{}: {} word{} without a label, behind --max-seq-length or of characters that the "
           "tokenizer drops",

@@ -210,7 +210,7 @@ constexpr auto kModelFlags = std::to_array<tasks::RecipeFlag<Arguments>>({
      OnResume::keeps("the head is the checkpoint's")},
     {{.name = "sync-bn",
       .member = &Arguments::sync_bn,
-      .words = "Batch normalisation over the pictures of all ranks."},
+      .words = "Batch normalization over the pictures of all ranks."},
      OnResume::refuses()},
 });
 
@@ -378,7 +378,7 @@ models::ResNet load(const Arguments& args, const Data& data) {
     for (const char* const name : {"fc.weight", "fc.bias"})
       weights[name] = model->named_parameters()[name].detach();
     log::warning(fmt::format(
-        "{}: its head of {} outputs is not used: newly initialised, train the model before you use it",
+        "{}: its head of {} outputs is not used: newly initialized, train the model before you use it",
         from.weights_file.string(), data.head.outputs));
   }
   tasks::load_weights(*model, weights, from.weights_file.string());
@@ -411,7 +411,7 @@ void warn_of_small_last_batch(const Arguments& args, int64_t train_size, int64_t
   if (batch_size <= kFew) return;  // as chosen
   if (args.sync_bn || args.training.dataloader_drop_last) return;
   log::warning(Errors::format(
-      "the last batch of each epoch has {} picture{} for {} rank{}: batch normalisation over so few harms "
+      "the last batch of each epoch has {} picture{} for {} rank{}: batch normalization over so few harms "
       "training; --dataloader-drop-last leaves it out",
       last, last == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s"));
 }
@@ -444,7 +444,7 @@ TrainerOptions<models::ResNet> trainer_options(const Arguments& args, const Data
       .forward = [](auto& net, const Batch& batch) { return net(batch["image"]); },
       .metrics = tasks::classification_metrics(data.model.num_classes),
       .callbacks = {tasks::epoch_times(std::move(epoch))},
-      // As torch.optim.SGD(model.parameters(), weight_decay=...): biases and normalisations too.
+      // As torch.optim.SGD(model.parameters(), weight_decay=...): biases and normalizations too.
       .parameter_rules = {{.pattern = ".", .weight_decay = args.training.weight_decay}},
       .model_files =
           [config = config_json(data)] {

@@ -60,7 +60,7 @@ constexpr auto kTextFlags = std::to_array<RecipeFlag<TextFiles>>({
       .default_words = "42",
       .words = "Seed of --validation-split"},
      OnResume::refuses(RecordKind::data, kOtherRows)},
-    {{.name = "test-file", .member = &TextFiles::test_file, .words = "Labelled with --do-predict"},
+    {{.name = "test-file", .member = &TextFiles::test_file, .words = "Labeled with --do-predict"},
      OnResume::takes_new()},
     {{.name = "do-predict",
       .member = &TextFiles::do_predict,
@@ -271,10 +271,10 @@ Datasets TextFiles::datasets(const TextTables& all, const text::BertTokenizer& t
     TextColumns columns{.text = text_column};
     if (!text_pair_column.empty()) columns.text_pair = text_pair_column;
     // Test sets have the label -1, or none, and --keep-labels leaves other labels in: they are predicted, not measured.
-    const bool is_labelled =
+    const bool is_labeled =
         wanted == LabelColumn::required ||
         (table->has_column(label_column) && knows_labels(*table, label_column, all.labels.names));
-    if (is_labelled) columns.label = label_column;
+    if (is_labeled) columns.label = label_column;
     return text_dataset(*table, columns, tokenizer, all.labels.names, options);
   };
   return {.train = dataset(all.train, LabelColumn::required),

@@ -47,7 +47,7 @@ struct TextFiles {
   bool no_quotes = false;                ///< Quoting::NONE of CSV and TSV files
   bool quotes = false;                   ///< Quoting::MINIMAL; neither: Quoting::AUTO
   std::filesystem::path data_cache_dir;  ///< TextTableOptions::cache_dir; empty: tables are held in memory
-  bool do_predict = false;               ///< whether test_file is labelled
+  bool do_predict = false;               ///< whether test_file is labeled
 
   /// Adds the flags, which write into the members above.
   void add_flags(RecipeFlags& flags);

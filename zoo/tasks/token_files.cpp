@@ -48,7 +48,7 @@ std::string listed(const std::vector<std::string>& labels) {
 }
 
 /// Throws ValueError for the first label of `sentences` that is not one of `labels`.
-void check_labels(const LabelledSentences& sentences, const std::vector<std::string>& labels,
+void check_labels(const LabeledSentences& sentences, const std::vector<std::string>& labels,
                   const std::string& advice) {
   const auto ids = number_labels(labels);
   for (size_t i = 0; i < sentences.sentences.size(); ++i) {
@@ -60,13 +60,13 @@ void check_labels(const LabelledSentences& sentences, const std::vector<std::str
   }
 }
 
-bool knows_all(const LabelledSentences& sentences, const std::vector<std::string>& labels) {
+bool knows_all(const LabeledSentences& sentences, const std::vector<std::string>& labels) {
   const auto found = sentences.labels();
   const auto ids = number_labels(labels);
   return std::all_of(found.begin(), found.end(), [&](const auto& label) { return ids.contains(label); });
 }
 
-TokenSample make_sample(const LabelledSentence& sentence, const text::BertTokenizer& tokenizer,
+TokenSample make_sample(const LabeledSentence& sentence, const text::BertTokenizer& tokenizer,
                         size_t max_length) {
   auto words = tokenizer.encode_words(sentence.words, max_length);
   TokenSample sample{.encoding = std::move(words.encoding),
@@ -98,7 +98,7 @@ void label_tokens(TokenSample& sample, const std::vector<int64_t>& of_words,
 
 }  // namespace
 
-ChosenLabels choose_token_labels(const KnownLabels& known, const std::optional<LabelledSentences>& train) {
+ChosenLabels choose_token_labels(const KnownLabels& known, const std::optional<LabeledSentences>& train) {
   if (!train) return {.names = known.names};
   auto found = train->labels();
   if (found.size() < 2 && !known.has_classifier) {
@@ -147,7 +147,7 @@ constexpr auto kTokenFlags = std::to_array<RecipeFlag<TokenFiles>>({
      OnResume::refuses(RecordKind::data, "if words or labels differ; you may add it or leave it out")},
     {{.name = "test-file",
       .member = &TokenFiles::test_file,
-      .words = "Labelled with --do-predict; it may lack labels"},
+      .words = "Labeled with --do-predict; it may lack labels"},
      OnResume::takes_new()},
     {{.name = "do-predict",
       .member = &TokenFiles::do_predict,
@@ -218,12 +218,12 @@ void TokenFiles::check(const TrainingArguments& args) const {
 
 TokenSentences TokenFiles::read(const KnownLabels& known) const {
   const auto read_file = [&](const std::filesystem::path& file,
-                             bool needs_labels) -> std::optional<LabelledSentences> {
+                             bool needs_labels) -> std::optional<LabeledSentences> {
     if (file.empty()) return std::nullopt;
-    return read_labelled_sentences(file, {.text_column = text_column_name,
-                                          .label_column = label_column_name,
-                                          .needs_labels = needs_labels,
-                                          .skip_bad_rows = skip_bad_rows});
+    return read_labeled_sentences(file, {.text_column = text_column_name,
+                                         .label_column = label_column_name,
+                                         .needs_labels = needs_labels,
+                                         .skip_bad_rows = skip_bad_rows});
   };
   TokenSentences all{.train = read_file(train_file, true),
                      .validation = read_file(validation_file, true),
@@ -269,12 +269,12 @@ std::vector<std::shared_ptr<Metric>> TokenFiles::metrics(const std::vector<std::
   return all;
 }
 
-std::vector<TokenSample> TokenFiles::encode(const LabelledSentences& sentences,
+std::vector<TokenSample> TokenFiles::encode(const LabeledSentences& sentences,
                                             const std::vector<std::string>& labels,
                                             const text::BertTokenizer& tokenizer, int64_t positions) const {
   const auto ids = number_labels(labels);
   const auto inside = inside_labels(labels);
-  const bool is_labelled = sentences.have_labels && knows_all(sentences, labels);
+  const bool is_labeled = sentences.have_labels && knows_all(sentences, labels);
   std::vector<TokenSample> samples;
   ProgressBar bar({.total = sentences.size(),
                    .label = "tokenize",
@@ -283,7 +283,7 @@ std::vector<TokenSample> TokenFiles::encode(const LabelledSentences& sentences,
                    .delay = std::chrono::seconds(1)});
   for (const auto& sentence : sentences.sentences) {
     samples.push_back(make_sample(sentence, tokenizer, static_cast<size_t>(longest_sample(positions))));
-    if (is_labelled) {
+    if (is_labeled) {
       std::vector<int64_t> of_words;
       for (const auto& label : sentence.labels) of_words.push_back(ids.at(label));
       label_tokens(samples.back(), of_words, label_all_tokens ? &inside : nullptr);
@@ -325,14 +325,14 @@ Dataset TokenFiles::dataset(std::shared_ptr<const std::vector<TokenSample>> samp
   return dataset;
 }
 
-int64_t count_unlabelled_words(const std::vector<TokenSample>& samples) {
+int64_t count_unlabeled_words(const std::vector<TokenSample>& samples) {
   int64_t count = 0;
   for (const auto& sample : samples)
     count += std::count(sample.first_tokens.begin(), sample.first_tokens.end(), kNoToken);
   return count;
 }
 
-void write_token_predictions(const std::filesystem::path& path, const LabelledSentences& sentences,
+void write_token_predictions(const std::filesystem::path& path, const LabeledSentences& sentences,
                              const std::vector<TokenSample>& samples, const at::Tensor& logits,
                              const std::vector<std::string>& labels) {
   const at::Tensor best = logits.argmax(2).contiguous();

@@ -12,17 +12,17 @@
 #include "lockstep/trainer/training_arguments.h"
 #include "lockstep/zoo/tasks/bert_source.h"
 #include "lockstep/zoo/tasks/datasets.h"
-#include "lockstep/zoo/tasks/labelled_sentences.h"
+#include "lockstep/zoo/tasks/labeled_sentences.h"
 #include "lockstep/zoo/tasks/recipe_flags.h"
 
 namespace lockstep::tasks {
 
 /// What TokenFiles::read() has read.
 struct TokenSentences {
-  std::optional<LabelledSentences> train{};       ///< nothing without --train-file
-  std::optional<LabelledSentences> validation{};  ///< nothing without --validation-file
-  std::optional<LabelledSentences> test{};        ///< nothing without --test-file
-  ChosenLabels labels{};                          ///< names of the labels by id
+  std::optional<LabeledSentences> train{};       ///< nothing without --train-file
+  std::optional<LabeledSentences> validation{};  ///< nothing without --validation-file
+  std::optional<LabeledSentences> test{};        ///< nothing without --test-file
+  ChosenLabels labels{};                         ///< names of the labels by id
   /// Number of sentences to train on.
   int64_t train_size() const { return train ? train->size() : 0; }
 };
@@ -30,7 +30,7 @@ struct TokenSentences {
 /// The labels of a run, as run_ner.py chooses them: those of a trained head, in its order, if all of `train` are among them;
 /// otherwise those of `train`, sorted. Throws ValueError that names file and line of the first label that a trained head does not
 /// have, unless it may be replaced.
-ChosenLabels choose_token_labels(const KnownLabels& known, const std::optional<LabelledSentences>& train);
+ChosenLabels choose_token_labels(const KnownLabels& known, const std::optional<LabeledSentences>& train);
 
 /// For each label the one that the later tokens of its words get with --label-all-tokens: I-PER for B-PER, if there is one.
 std::vector<int64_t> inside_labels(const std::vector<std::string>& labels);
@@ -52,10 +52,10 @@ struct TokenFiles {
   std::string label_column_name = "ner_tags";  ///< of tables
   std::optional<size_t> max_seq_length;        ///< tokens; default: what the model takes
   bool pad_to_max_length = false;              ///< pad to max_seq_length, not to a batch's longest sentence
-  bool label_all_tokens = false;               ///< all tokens of a word are labelled, not the first one alone
+  bool label_all_tokens = false;               ///< all tokens of a word are labeled, not the first one alone
   bool return_entity_level_metrics = false;    ///< metrics of each type of entity too
   bool skip_bad_rows = false;                  ///< leave out rows of tables that cannot be read
-  bool do_predict = false;                     ///< whether test_file is labelled
+  bool do_predict = false;                     ///< whether test_file is labeled
 
   /// Adds the flags, which write into the members above.
   void add_flags(RecipeFlags& flags);
@@ -75,9 +75,9 @@ struct TokenFiles {
   /// for it.
   std::vector<std::shared_ptr<Metric>> metrics(const std::vector<std::string>& labels) const;
   /// The sentences as tokens; with labels if the model knows all of them. Throws ValueError for an unknown label.
-  std::vector<TokenSample> encode(const LabelledSentences& sentences, const std::vector<std::string>& labels,
+  std::vector<TokenSample> encode(const LabeledSentences& sentences, const std::vector<std::string>& labels,
                                   const text::BertTokenizer& tokenizer, int64_t positions) const;
-  /// The samples as a dataset. A Batch holds input_ids, token_type_ids, attention_mask and, if they are labelled, labels, int64
+  /// The samples as a dataset. A Batch holds input_ids, token_type_ids, attention_mask and, if they are labeled, labels, int64
   /// [samples, length].
   Dataset dataset(std::shared_ptr<const std::vector<TokenSample>> samples,
                   const text::BertTokenizer& tokenizer, int64_t positions) const;
@@ -85,11 +85,11 @@ struct TokenFiles {
 
 /// How many words of `samples` have no token, because their sentence was cut or they hold only characters that the tokenizer
 /// drops.
-int64_t count_unlabelled_words(const std::vector<TokenSample>& samples);
+int64_t count_unlabeled_words(const std::vector<TokenSample>& samples);
 
 /// Writes one JSON line a sentence: {"index", "tokens", "labels"}, with null for a word that has no token. `logits`: [sentences,
 /// length, labels]. Atomic. Throws FileError.
-void write_token_predictions(const std::filesystem::path& path, const LabelledSentences& sentences,
+void write_token_predictions(const std::filesystem::path& path, const LabeledSentences& sentences,
                              const std::vector<TokenSample>& samples, const at::Tensor& logits,
                              const std::vector<std::string>& labels);
 

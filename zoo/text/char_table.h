@@ -26,7 +26,7 @@ enum class CharKind : uint8_t {
   chinese,       ///< a word of its own, set apart before the words are split
   hangul,        ///< a syllable to decompose by formula
   sequence,      ///< becomes several characters of a word
-  mark,          ///< part of a word; neighbouring marks are sorted by combining class
+  mark,          ///< part of a word; neighboring marks are sorted by combining class
 };
 
 struct CharEntry {

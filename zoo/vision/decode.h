@@ -8,7 +8,7 @@
 
 namespace lockstep::vision {
 
-/// A picture's pixels: uint8 [channels, height, width], one colour after the other, rows from the top.
+/// A picture's pixels: uint8 [channels, height, width], one color after the other, rows from the top.
 struct Picture {
   int64_t channels = 0;           ///< 3 of decode_picture()
   int64_t height = 0;             ///< in pixels
@@ -17,9 +17,9 @@ struct Picture {
 };
 
 /// Decodes a PNG or a JPEG file, told apart by its first bytes, into red, green and blue. The pixels are those of
-/// Pillow's Image.open(file).convert("RGB"), which torchvision.datasets.ImageFolder uses: alpha is dropped, grey is
-/// repeated, of 16 bits a channel the upper 8 count, but 16-bit grey without alpha is clipped at 255 as Pillow clips it.
-/// Neither EXIF orientation nor colour profiles are applied. libpng and libjpeg-turbo decode (the accurate integer DCT,
+/// Pillow's Image.open(file).convert("RGB"), which torchvision.datasets.ImageFolder uses: alpha is dropped, gray is
+/// repeated, of 16 bits a channel the upper 8 count, but 16-bit gray without alpha is clipped at 255 as Pillow clips it.
+/// Neither EXIF orientation nor color profiles are applied. libpng and libjpeg-turbo decode (the accurate integer DCT,
 /// interpolated chroma: Pillow's settings). `source` stands in errors. Throws FileError for damaged or cut off data, any other
 /// format and more than 178,956,970 pixels, where Pillow suspects an attack. Thread-safe.
 Picture decode_picture(std::string_view file, const std::string& source);

@@ -26,7 +26,7 @@ struct Errors {
   std::longjmp(errors->on_error, 1);
 }
 
-// What a cut off file lacks libjpeg fills with grey, and warns. Pillow refuses such a file, and ignores other warnings.
+// What a cut off file lacks libjpeg fills with gray, and warns. Pillow refuses such a file, and ignores other warnings.
 void note(j_common_ptr info, int level) {
   if (level < 0 && info->err->msg_code == JWRN_JPEG_EOF) fail(info);
 }

@@ -32,7 +32,7 @@ void take(png_structp png, png_bytep target, size_t bytes) {
 
 struct Decoded {
   png_uint_32 width = 0, height = 0;
-  bool clips = false;  // 16-bit grey
+  bool clips = false;  // 16-bit gray
   std::vector<uint8_t> pixels{};
   std::vector<png_bytep> rows{};
 };
@@ -88,7 +88,7 @@ Picture decode_png(std::string_view file, const std::string& source) {
   check(finish_header(png, info));
   const size_t row_bytes = decoded.width * (decoded.clips ? size_t{2} : size_t{3});
   if (png_get_rowbytes(png, info) != row_bytes)
-    throw FileError(fmt::format("{}: its colours cannot be turned into red, green and blue", source));
+    throw FileError(fmt::format("{}: its colors cannot be turned into red, green and blue", source));
   decoded.pixels.resize(row_bytes * decoded.height);
   for (size_t y = 0; y < decoded.height; ++y) decoded.rows.push_back(&decoded.pixels[y * row_bytes]);
   check(read_pixels(png, info, decoded));

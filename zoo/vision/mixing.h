@@ -10,10 +10,10 @@ namespace lockstep::vision {
 /// What is done to batches for training. Where both are above 0, each batch gets one of the two, by a coin, as
 /// torchvision's RandomChoice([MixUp(alpha=...), CutMix(alpha=...)]) does.
 struct Mixing {
-  /// MixUp (Zhang et al. 2018): a picture is lambda times itself and (1 - lambda) times its neighbour in the batch, with lambda
+  /// MixUp (Zhang et al. 2018): a picture is lambda times itself and (1 - lambda) times its neighbor in the batch, with lambda
   /// from Beta(alpha, alpha); 0: none.
   double mixup_alpha = 0;
-  /// CutMix (Yun et al. 2019): a box of the neighbour, about (1 - lambda) of the area, replaces the picture's; 0: none.
+  /// CutMix (Yun et al. 2019): a box of the neighbor, about (1 - lambda) of the area, replaces the picture's; 0: none.
   double cutmix_alpha = 0;
 
   /// Whether anything is mixed.

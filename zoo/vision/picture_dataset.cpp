@@ -91,7 +91,7 @@ std::vector<uint8_t> resized(const Pixels& pixels, const PictureTransforms& tran
   return {bytes.const_data_ptr<uint8_t>(), bytes.const_data_ptr<uint8_t>() + bytes.numel()};
 }
 
-bool changes_colours(const PictureTransforms& t) {
+bool changes_colors(const PictureTransforms& t) {
   return t.brightness > 0 || t.contrast > 0 || t.saturation > 0 || t.hue > 0;
 }
 
@@ -133,7 +133,7 @@ class Maker {
   Maker(std::shared_ptr<const PictureSet> pictures, PictureDatasetOptions options)
       : pictures_(std::move(pictures)),
         options_(std::move(options)),
-        in_tensors_(options_.transforms.rotation_degrees > 0 || changes_colours(options_.transforms)),
+        in_tensors_(options_.transforms.rotation_degrees > 0 || changes_colors(options_.transforms)),
         table_(byte_table(options_.transforms, !in_tensors_)),
         num_classes_(options_.num_classes > 0 ? options_.num_classes
                                               : static_cast<int64_t>(pictures_->classes().size())) {}
@@ -194,7 +194,7 @@ class Maker {
       for (const auto& one : drawn) angles.push_back(one.angle);
       images = rotate(images, angles, transforms.rotation_interpolation);
     }
-    if (changes_colours(transforms)) images = jitter(std::move(images), drawn, transforms);
+    if (changes_colors(transforms)) images = jitter(std::move(images), drawn, transforms);
     return normalize(images, transforms.mean, transforms.std);
   }
 
@@ -229,7 +229,7 @@ void check_transforms(const PictureTransforms& t) {
   const auto in_range = [](auto value) { return value >= 0 && value <= kMost; };
   expect(in_range(t.crop_padding), "crop_padding", static_cast<double>(t.crop_padding), "0 to 1000000");
   if (t.crop_fill != std::array<uint8_t, 3>{} && t.crop_padding_mode != PaddingMode::constant)
-    throw ValueError("crop_fill is a colour for the crop_padding_mode constant; give that, or no crop_fill");
+    throw ValueError("crop_fill is a color for the crop_padding_mode constant; give that, or no crop_fill");
   expect(t.flip_probability >= 0 && t.flip_probability <= 1, "flip_probability", t.flip_probability,
          "0 to 1");
   expect(t.rotation_degrees >= 0 && t.rotation_degrees <= 180, "rotation_degrees", t.rotation_degrees,
@@ -252,7 +252,7 @@ DrawnTransform draw_transform(const PictureTransforms& transforms, uint64_t seed
   if (transforms.flip_probability > 0) drawn.flips = draws.uniform() < transforms.flip_probability;
   if (transforms.rotation_degrees > 0)
     drawn.angle = draws.uniform(-transforms.rotation_degrees, transforms.rotation_degrees);
-  if (!changes_colours(transforms)) return drawn;
+  if (!changes_colors(transforms)) return drawn;
   const auto factor = [&](double x) { return x > 0 ? draws.uniform(std::max(0.0, 1 - x), 1 + x) : 1.0; };
   drawn.brightness = factor(transforms.brightness);
   drawn.contrast = factor(transforms.contrast);

@@ -34,7 +34,7 @@ void check_factors(const char* name, std::span<const double> factors, double lea
   }
 }
 
-at::Tensor compute_grey(const at::Tensor& images) {
+at::Tensor compute_gray(const at::Tensor& images) {
   return images.narrow(1, 0, 1)
       .mul(0.2989)
       .add_(images.narrow(1, 1, 1), 0.587)
@@ -183,13 +183,13 @@ at::Tensor adjust_brightness(const at::Tensor& images, std::span<const double> f
 at::Tensor adjust_contrast(const at::Tensor& images, std::span<const double> factors) {
   check("adjust_contrast", images, factors.size());
   check_factors("adjust_contrast", factors, 0, HUGE_VAL);
-  return blend(images, compute_grey(images).mean({1, 2, 3}, true), factors);
+  return blend(images, compute_gray(images).mean({1, 2, 3}, true), factors);
 }
 
 at::Tensor adjust_saturation(const at::Tensor& images, std::span<const double> factors) {
   check("adjust_saturation", images, factors.size());
   check_factors("adjust_saturation", factors, 0, HUGE_VAL);
-  return blend(images, compute_grey(images), factors);
+  return blend(images, compute_gray(images), factors);
 }
 
 at::Tensor adjust_hue(const at::Tensor& images, std::span<const double> factors) {

@@ -128,7 +128,7 @@ class AllReduce {
     });
   }
 
-  /// Ranks beyond the largest power of two first give their elements to a neighbour, who takes part for both.
+  /// Ranks beyond the largest power of two first give their elements to a neighbor, who takes part for both.
   void halving_doubling() {
     int power = 1;
     while (power * 2 <= size_) power *= 2;

@@ -33,7 +33,7 @@ inline AllReduceAlgorithm resolve(std::optional<AllReduceAlgorithm> wish) {
   return algorithm == AllReduceAlgorithm::AUTO ? kAutomatic : algorithm;
 }
 
-/// The node of each rank, for HIERARCHICAL: as many neighbours as LOCKSTEP_RANKS_PER_NODE says, else those of a machine
+/// The node of each rank, for HIERARCHICAL: as many neighbors as LOCKSTEP_RANKS_PER_NODE says, else those of a machine
 /// (`machines`: each rank's).
 std::vector<int> choose_nodes(std::vector<int> machines);
 

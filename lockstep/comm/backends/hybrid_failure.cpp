@@ -17,8 +17,8 @@ enum class Sort : char { step = 'S', timeout = 'T', lost = 'L', mismatch = 'M', 
 
 /// `numbers`: ranks, and what else belongs to errors of this kind.
 std::string encode(Sort kind, const std::vector<int>& numbers, const std::string& text) {
-  return fmt::format("{}{} {} {} {}", kMark, static_cast<char>(kind), numbers.size(),
-                     fmt::join(numbers, " "), text);
+  return fmt::format("{}{} {} {} {}", kMark, static_cast<char>(kind), numbers.size(), fmt::join(numbers, " "),
+                     text);
 }
 
 /// For texts in which ranks have the numbers that they have on their machine.
@@ -119,8 +119,8 @@ std::exception_ptr quote_loss(const std::exception_ptr& failure, const std::stri
     std::rethrow_exception(failure);
   } catch (const PeerLostError& error) {
     if (error.loss().quotes_call || during.empty()) return failure;
-    return std::make_exception_ptr(PeerLostError(
-        error.what() + during, error.rank(), {.has_left = error.loss().has_left, .quotes_call = true}));
+    return std::make_exception_ptr(PeerLostError(error.what() + during, error.rank(),
+                                                 {.has_left = error.loss().has_left, .quotes_call = true}));
   } catch (...) {
     return failure;
   }

@@ -106,9 +106,9 @@ std::exception_ptr HybridHealth::find_loss() const {
   const auto loss = control_.control->find_loss(ranks_.of_job);
   if (!loss) return nullptr;
   const auto lost = std::find(ranks_.of_job.begin(), ranks_.of_job.end(), loss->rank);
-  return quote_loss(std::make_exception_ptr(
-                        PeerLostError(loss->text, static_cast<int>(lost - ranks_.of_job.begin()))),
-                    during());
+  return quote_loss(
+      std::make_exception_ptr(PeerLostError(loss->text, static_cast<int>(lost - ranks_.of_job.begin()))),
+      during());
 }
 
 /// A lost connection is a sign of a reason, which comes by another way.

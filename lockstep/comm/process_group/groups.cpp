@@ -49,7 +49,7 @@ void check_ranks(const char* what, const std::vector<int>& sorted, int size) {
   }
 }
 
-std::vector<std::vector<int>> split_neighbours(int size, int group_size) {
+std::vector<std::vector<int>> split_neighbors(int size, int group_size) {
   if (group_size < 1 || size % group_size != 0) {
     throw ValueError(
         fmt::format("new_subgroups: {} ranks cannot be divided into groups of {}", size, group_size));

@@ -21,7 +21,7 @@ void check_size_agreement(const std::vector<std::string>& given);
 /// Throws ValueError unless `sorted` names ranks of a parent group of `size` ranks, each once.
 void check_ranks(const char* what, const std::vector<int>& sorted, int size);
 
-/// The ranks of groups of `group_size` neighbouring ranks. Throws ValueError unless it divides `size`.
-std::vector<std::vector<int>> split_neighbours(int size, int group_size);
+/// The ranks of groups of `group_size` neighboring ranks. Throws ValueError unless it divides `size`.
+std::vector<std::vector<int>> split_neighbors(int size, int group_size);
 
 }  // namespace lockstep

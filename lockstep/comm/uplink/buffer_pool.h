@@ -13,7 +13,7 @@ namespace lockstep::uplink {
 class BufferPool {
  public:
   BufferPool();
-  /// Uninitialised memory, which returns when nobody has the buffer any more. It may outlive the pool.
+  /// Uninitialized memory, which returns when nobody has the buffer any more. It may outlive the pool.
   Buffer take(size_t bytes);
 
  private:

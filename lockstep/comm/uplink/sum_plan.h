@@ -8,7 +8,7 @@
 
 namespace lockstep::uplink {
 
-/// Neighbouring ranks of one machine that are a whole subtree of the tree over all ranks.
+/// Neighboring ranks of one machine that are a whole subtree of the tree over all ranks.
 struct Leaf {
   int first, count, machine;
   bool operator==(const Leaf&) const = default;

@@ -215,7 +215,7 @@ class Worker {
   }
   void stop() noexcept {
     is_stopped_ = true;
-    const base::LockGuard lock(signalling_);
+    const base::LockGuard lock(signaling_);
     if (worker_ != nullptr) library().ucp_worker_signal(worker_);
   }
   /// The process ends: what uses the worker is stopped, and it goes, unless its user does not give it back in time.
@@ -308,14 +308,14 @@ class Worker {
   void destroy() LOCKSTEP_REQUIRES(using_) {
     ucp_worker_h worker = nullptr;
     {
-      const base::LockGuard lock(signalling_);
+      const base::LockGuard lock(signaling_);
       worker = worker_;
     }
     if (worker == nullptr) return;
     const bool is_well = !is_stopped_;
     for (Peer& peer : peers_) close(peer, is_well && peer.status == UCS_OK);
     {
-      const base::LockGuard lock(signalling_);
+      const base::LockGuard lock(signaling_);
       worker_ = nullptr;
     }
     // Receives that have not ended end with it, and only so.
@@ -324,8 +324,8 @@ class Worker {
 
   int machine_;
   uint64_t number_ = draw_number();
-  base::Mutex using_;       // held while UCX works, also in waits
-  base::Mutex signalling_;  // held while the worker is woken, or goes
+  base::Mutex using_;      // held while UCX works, also in waits
+  base::Mutex signaling_;  // held while the worker is woken, or goes
   ucp_worker_h worker_ = nullptr;
   int descriptor_ = -1;
   std::vector<Peer> peers_;  // by machine

@@ -21,7 +21,7 @@ struct Buffer {
     return {std::shared_ptr<std::byte[]>(memory, memory.get() + offset), count};
   }
 };
-/// Uninitialised memory.
+/// Uninitialized memory.
 inline Buffer make_buffer(size_t bytes) {
   return {std::shared_ptr<std::byte[]>(new std::byte[bytes == 0 ? 1 : bytes]), bytes};
 }

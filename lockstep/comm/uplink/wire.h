@@ -72,7 +72,7 @@ class Wire {
   /// Blocks until everything of this call has been sent and received. Nothing to do if no call has begun.
   void finish(const Deadline& deadline);
 
-  /// Uninitialised memory for a message, or for as many bytes of anything else.
+  /// Uninitialized memory for a message, or for as many bytes of anything else.
   Buffer take_buffer(size_t bytes) { return pool_.take(bytes); }
 
   /// How many calls it has begun.

@@ -83,13 +83,13 @@ void check_apart(const std::vector<std::vector<at::Tensor>>& of_replicas) {
   }
 }
 
-void refuse_synchronised_norms(const std::vector<std::shared_ptr<torch::nn::Module>>& submodules) {
+void refuse_synchronized_norms(const std::vector<std::shared_ptr<torch::nn::Module>>& submodules) {
   for (const auto& submodule : submodules) {
     const auto* norm = dynamic_cast<const BatchNormImpl*>(submodule.get());
     if (norm == nullptr || !norm->process_group()) continue;
     throw ValueError(
-        "DataParallel: a synchronised batch normalisation waits for other ranks, which replicas in one process "
-        "are not; wrap the module in DistributedDataParallel, or leave its normalisations unsynchronised");
+        "DataParallel: a synchronized batch normalization waits for other ranks, which replicas in one process "
+        "are not; wrap the module in DistributedDataParallel, or leave its normalizations unsynchronized");
   }
 }
 
@@ -144,8 +144,8 @@ ReplicaMirror::ReplicaMirror(std::vector<std::shared_ptr<torch::nn::Module>> mod
 
 void ReplicaMirror::follow_module() {
   const at::NoGradGuard no_grad;
-  // Made synchronised since, as DistributedDataParallel's users do it with the whole model.
-  if (submodules_.size() > 1) refuse_synchronised_norms(submodules_.front());
+  // Made synchronized since, as DistributedDataParallel's users do it with the whole model.
+  if (submodules_.size() > 1) refuse_synchronized_norms(submodules_.front());
   bool changed = gradients_.empty();
   for (size_t r = 1; r < submodules_.size(); ++r) {
     for (size_t m = 0; m < submodules_[r].size(); ++m) {

@@ -1,4 +1,4 @@
-// A synchronised forward whose backward is still to come.
+// A synchronized forward whose backward is still to come.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@ namespace lockstep {
 
 class Reducer;
 
-/// What the outputs of one synchronised forward share, until the last of them has gone. If that happens while an
+/// What the outputs of one synchronized forward share, until the last of them has gone. If that happens while an
 /// exception unwinds the thread's stack, and no backward has reached one of them, this rank has left the step: the
 /// others go on to a backward that this rank never runs. Outputs that go without an exception are no step.
 class ArmedForward {

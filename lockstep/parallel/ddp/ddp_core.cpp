@@ -303,22 +303,22 @@ void DdpCore::before_forward() {
     }
   };
   // In the middle of a pass a checkpoint that runs this forward again finds everything as it was. Otherwise the first run of
-  // activation_checkpoint() did not synchronise, and that of a checkpoint without gradients has prepared nothing: then this is
+  // activation_checkpoint() did not synchronize, and that of a checkpoint without gradients has prepared nothing: then this is
   // a forward as any other.
   const bool is_in_pass = reducer_->is_in_pass(), is_again = is_in_pass || is_recomputing();
-  forward_.synchronises =
+  forward_.synchronizes =
       sync && no_sync_guards == 0 && c10::GradMode::is_enabled() && (is_in_pass || !is_again);
-  forward_.is_counted = forward_.synchronises && !is_again && options_.backward_passes_per_step > 1;
+  forward_.is_counted = forward_.synchronizes && !is_again && options_.backward_passes_per_step > 1;
   if (forward_.is_counted) forwards_in_step_.add();
-  forward_.synchronises =
-      forward_.synchronises && forwards_in_step_.count() % options_.backward_passes_per_step == 0;
+  forward_.synchronizes =
+      forward_.synchronizes && forwards_in_step_.count() % options_.backward_passes_per_step == 0;
   forward_.is_timed = reducer_->statistics().times_next_pass();
   forward_.is_traced = timeline::is_on();
   if (forward_.is_timed || forward_.is_traced) forward_.start = std::chrono::steady_clock::now();
-  if (forward_.synchronises && !is_again) {
+  if (forward_.synchronizes && !is_again) {
     int source = 0;
     if (join_) source = join_->announce(join_index_, JoinSession::Phase::forward).highest_active_rank;
-    guarded([&] { synchronise_forward(source); });
+    guarded([&] { synchronize_forward(source); });
   }
   if (low_precision_) guarded([&] { low_precision_->begin_forward(); });
 }
@@ -346,7 +346,7 @@ void DdpCore::follow_module() {
   }
 }
 
-void DdpCore::synchronise_forward(int source) {
+void DdpCore::synchronize_forward(int source) {
   if (registered_->take_change()) follow_module();
   try {
     if (!has_logical_ranks_) buffer_sync_->broadcast(source);
@@ -369,7 +369,7 @@ void DdpCore::after_forward(const std::vector<at::Tensor>& outputs) {
   if (auto* const step = StepUnderWay::current()) step->set_place("after the forward of ", name_);
   if (!c10::GradMode::is_enabled()) return;
   if (forward_.is_counted) forwards_in_step_.follow(outputs);
-  if (!forward_.synchronises) return reducer_->disarm();
+  if (!forward_.synchronizes) return reducer_->disarm();
   reducer_->arm(outputs);
   if (forward_.is_timed) statistics_.count_forward(forward_end - forward_.start);
 }
@@ -381,7 +381,7 @@ void DdpCore::forward_failed() {
     // A rank may evaluate as it likes.
     if (c10::GradMode::is_enabled()) step->fail(kPlace + name_, std::current_exception());
   }
-  if (!forward_.synchronises || reducer_->is_in_pass()) return;
+  if (!forward_.synchronizes || reducer_->is_in_pass()) return;
   reducer_->fail_forward(kPlace, std::current_exception());
   if (reducer_->changes().empty()) return;
   std::string cause;
@@ -463,7 +463,7 @@ void DdpCore::recover() { reducer_->recover(); }
 
 void DdpCore::shadow(const JoinSession::Answer& answer) {
   if (answer.phase == JoinSession::Phase::forward) {
-    synchronise_forward(answer.highest_active_rank);
+    synchronize_forward(answer.highest_active_rank);
   } else {
     reducer_->shadow_pass(answer.divisor);
   }

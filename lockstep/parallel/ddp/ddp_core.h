@@ -59,7 +59,7 @@ class DdpCore : public JoinMember {
   const ModuleTensors& tensors() const { return tensors_; }
   /// What before_forward() leaves for after_forward().
   struct Forward {
-    bool synchronises = false, is_counted = false, is_timed = false, is_traced = false;
+    bool synchronizes = false, is_counted = false, is_timed = false, is_traced = false;
     std::chrono::steady_clock::time_point start{};
   };
   Forward& forward_under_way() { return forward_; }
@@ -81,7 +81,7 @@ class DdpCore : public JoinMember {
   class StepPart;
   void set_up_reducer();
   void follow_module();
-  void synchronise_forward(int source);
+  void synchronize_forward(int source);
 
   std::shared_ptr<torch::nn::Module> module_;
   DistributedDataParallelOptions options_;

@@ -26,7 +26,7 @@ struct DistributedDataParallelOptions {
   /// The caps of the first, second, ... bucket in MiB; the last one is that of all further buckets. Takes the
   /// place of the two above.
   std::vector<double> bucket_cap_mb_list{};
-  /// Buffers (BatchNorm's running statistics) of rank 0 are copied to all before each synchronised forward, and the last
+  /// Buffers (BatchNorm's running statistics) of rank 0 are copied to all before each synchronized forward, and the last
   /// joined rank's at the end of join(). Default: true.
   std::optional<bool> forward_sync_buffers{};
   /// The older name. Alone, false also leaves the buffers out of init_sync. Beside forward_sync_buffers it must say the same,
@@ -47,7 +47,7 @@ struct DistributedDataParallelOptions {
   /// floating-point tensors are converted; its result must hand out the tensors through which backward goes,
   /// and one backward goes through each. Modules without sparse gradients.
   std::optional<MixedPrecision> mixed_precision{};
-  /// Synchronised forwards per averaging, as in Horovod: gradients of all but each n-th stay local and add
+  /// Synchronized forwards per averaging, as in Horovod: gradients of all but each n-th stay local and add
   /// up, as under no_sync(); then the average of the ranks' sums. Not together with join().
   int backward_passes_per_step = 1;
   /// How sums of gradients travel between machines, as all_reduce's option says. BFLOAT16 halves the bytes of float32 and

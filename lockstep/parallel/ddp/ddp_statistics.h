@@ -30,7 +30,7 @@ struct DDPLoggingData {
   std::vector<std::string> grad_ready_order;  ///< names; rank 0's order once the ranks have agreed
   int64_t unused_parameter_size = 0;          ///< in the last step
   std::string comm_hook;                      ///< registered; empty: none
-  int64_t iteration = 0;                      ///< synchronised backward passes so far
+  int64_t iteration = 0;                      ///< synchronized backward passes so far
   int64_t forward_compute_time = 0, backward_compute_time = 0, backward_comm_time = 0,
           backward_compute_comm_overlap_time = 0;
   int64_t avg_forward_compute_time = 0, avg_backward_compute_time = 0, avg_backward_comm_time = 0,
@@ -45,7 +45,7 @@ class DdpStatistics {
   /// As at construction.
   void set_buckets(const Reducer& reducer);
   void set_comm_hook(std::string name) { comm_hook_ = std::move(name); }
-  /// A synchronised forward that was timed.
+  /// A synchronized forward that was timed.
   void count_forward(std::chrono::nanoseconds time);
   /// Has there been a pass since the last call?
   bool take_new_pass(const Reducer& reducer);

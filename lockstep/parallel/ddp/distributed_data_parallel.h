@@ -157,7 +157,7 @@ class DistributedDataParallel {
   /// once the ranks have agreed on it, and the place in backward_passes_per_step. The same on all ranks.
   StateDict state_dict() const { return core_->state_dict(); }
   /// On all ranks, with the same state, outside forward and backward. Buckets are laid out in its order at
-  /// the next synchronised forward, so that the first pass has those that were saved. Does not block. Throws
+  /// the next synchronized forward, so that the first pass has those that were saved. Does not block. Throws
   /// ValueError for what is no state of a wrapper of this module.
   void load_state_dict(const StateDict& state) { core_->load_state_dict(state); }
 

@@ -9,7 +9,7 @@ namespace lockstep {
 
 enum class PassState : uint8_t {
   idle,   ///< gradients stay on this rank
-  armed,  ///< a gradient alone begins a pass: the last forward was synchronised and no pass came since
+  armed,  ///< a gradient alone begins a pass: the last forward was synchronized and no pass came since
   open,   ///< a backward that averages is under way
   torn,   ///< an exception ended that backward: the peers may still wait for this rank
   absent,  ///< an exception ended the forward or what came after it: the peers may be in a pass of which this rank has
@@ -18,10 +18,10 @@ enum class PassState : uint8_t {
 inline constexpr int kPassStates = 5;
 
 enum class PassEvent : uint8_t {
-  synchronised_forward,
+  synchronized_forward,
   local_forward,   ///< under no_sync(), or the wrapper goes away
-  failed_forward,  ///< a synchronised one ended in an exception, or its outputs died of one before a backward
-  output,          ///< a backward reaches an output of a synchronised forward
+  failed_forward,  ///< a synchronized one ended in an exception, or its outputs died of one before a backward
+  output,          ///< a backward reaches an output of a synchronized forward
   gradient,        ///< a parameter gets one
   end,             ///< the pass has ended, with the peers
   exception,       ///< the backward has gone without an end
@@ -33,7 +33,7 @@ inline constexpr int kPassEvents = 8;
 constexpr PassState next_state(PassState state, PassEvent event) {
   using enum PassState;
   constexpr PassState kNext[kPassStates][kPassEvents] = {
-      // synchronised, local, failed forward, output, gradient, end, exception, recovery
+      // synchronized, local, failed forward, output, gradient, end, exception, recovery
       {armed, idle, absent, open, idle, idle, idle, idle},             // idle
       {armed, idle, absent, open, open, idle, armed, armed},           // armed
       {open, open, open, open, open, idle, torn, open},                // open

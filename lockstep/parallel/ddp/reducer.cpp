@@ -122,7 +122,7 @@ class Reducer::ParameterHook final : public BucketSlotHook {
   size_t parameter_;
 };
 
-/// On an output of a synchronised forward. The graph keeps the reducer: a wrapper that goes away after
+/// On an output of a synchronized forward. The graph keeps the reducer: a wrapper that goes away after
 /// forward averages all the same.
 class Reducer::OutputHook final : public torch::autograd::FunctionPreHook {
  public:
@@ -292,7 +292,7 @@ void Reducer::prepare() {
 }
 
 void Reducer::arm(const std::vector<at::Tensor>& outputs) {
-  pass_.take(PassEvent::synchronised_forward);
+  pass_.take(PassEvent::synchronized_forward);
   bare_.note_forward();
   thread_ = std::this_thread::get_id();
   std::shared_ptr<ArmedForward> forward;

@@ -5,7 +5,7 @@
 // end of backward waits for all of them, agrees with the other ranks that all is well, and settles what did not come
 // (missing_gradients.h).
 //
-// A *pass* is one such round (pass.h). It begins when a backward pass reaches an output of a synchronised
+// A *pass* is one such round (pass.h). It begins when a backward pass reaches an output of a synchronized
 // forward (or one of its parameters, for a forward without outputs) and ends with that backward pass. If an exception
 // cuts it short, or keeps it from beginning, what is left of it is started at once, with zeros, so that the peers can end
 // it without this rank; recover() ends it here. Inside a step (lockstep/step/step.h) the step fails instead, and nothing
@@ -51,13 +51,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// in the order of construction, in which the peers end theirs. Blocks until the peers are at the end of their backward;
   /// does nothing if there is no such pass. In a step that has failed: throws StepFailedError.
   void recover();
-  /// Before a synchronised forward: takes in parameters that were frozen, freed or loaded since, and lays the
+  /// Before a synchronized forward: takes in parameters that were frozen, freed or loaded since, and lays the
   /// buckets out anew in the order in which gradients became ready, once. Blocks if parameters were frozen
   /// or freed. Throws Error naming the first parameter whose requires_grad differs between ranks.
   void prepare();
-  /// A backward pass through `outputs` of a synchronised forward averages gradients.
+  /// A backward pass through `outputs` of a synchronized forward averages gradients.
   void arm(const std::vector<at::Tensor>& outputs);
-  /// Gradients that follow, of a forward that is not synchronised, accumulate on this rank alone.
+  /// Gradients that follow, of a forward that is not synchronized, accumulate on this rank alone.
   void disarm();
   /// What the program has added to the module since it was wrapped, for an error; empty: nothing. Every pass ends in that
   /// error on all ranks. Before prepare().
@@ -135,7 +135,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Pass pass_;
   std::string additions_;
   std::string name_;          // of the module, for errors
-  std::thread::id thread_{};  // of the last synchronised forward
+  std::thread::id thread_{};  // of the last synchronized forward
   int failures_ = 0;          // here: outputs of forwards before the last one are of no use
   int logical_ranks_ = 0;     // 0: a rank is a process
   detail::BareBackwards bare_;

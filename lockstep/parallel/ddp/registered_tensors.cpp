@@ -98,7 +98,7 @@ void RegisteredTensors::look_at(const std::shared_ptr<Module>& module) {
     Buffer& buffer = buffers_.emplace_back();
     buffer.tensor = item.value();
     if (!buffer.tensor.defined())
-      continue;  // as a batch normalisation registers them that keeps no statistics
+      continue;  // as a batch normalization registers them that keeps no statistics
     buffer.dtype = buffer.tensor.scalar_type();
     buffer.sizes = buffer.tensor.sizes().vec();
   }

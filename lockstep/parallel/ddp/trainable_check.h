@@ -1,4 +1,4 @@
-// What must hold of the parameters before a synchronised forward, after whatever the program did to them.
+// What must hold of the parameters before a synchronized forward, after whatever the program did to them.
 #pragma once
 
 #include <string>

@@ -76,7 +76,7 @@ class GradBucket {
   /// The ranks of the DistributedDataParallel, in a group that nobody else uses: a hook's operations in it
   /// never meet those of the program.
   const ProcessGroup& process_group() const { return group_; }
-  /// In the order in which buckets leave. Buckets change once, before the second synchronised forward.
+  /// In the order in which buckets leave. Buckets change once, before the second synchronized forward.
   size_t index() const { return index_; }
   /// The last one of this backward pass.
   bool is_last() const { return index_ + 1 == bucket_count_; }

@@ -132,7 +132,7 @@ std::string joined_names(const GradBucket& bucket);
 Future powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket);
 
 /// Compresses the whole bucket as one square matrix: fewer operations, less accurate. Unlike Python's it
-/// honours orthogonalization_epsilon.
+/// honors orthogonalization_epsilon.
 Future batched_powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket);
 
 }  // namespace lockstep

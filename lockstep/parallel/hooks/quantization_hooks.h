@@ -1,4 +1,4 @@
-// 8-bit quantisation as communication hooks, under Python's names.
+// 8-bit quantization as communication hooks, under Python's names.
 #pragma once
 
 #include <optional>

@@ -67,7 +67,7 @@ void check_has_order(const torch::nn::Module& module, const DistributedDataParal
 
 using NamedNorms = std::vector<std::pair<std::string, BatchNormImpl*>>;
 
-/// The synchronised batch normalisations. Throws ValueError for one over other ranks than those of `group`.
+/// The synchronized batch normalizations. Throws ValueError for one over other ranks than those of `group`.
 NamedNorms find_sync_batch_norms(const torch::nn::Module& module, const ProcessGroup& group) {
   NamedNorms found;
   for (const auto& child : module.named_modules()) {

@@ -41,7 +41,7 @@ double tree_sum(std::span<const double> values);
 ///     optimizer.step();
 ///
 /// Process r of p runs logical ranks r * size / p to (r + 1) * size / p - 1, one after another; as many processes as
-/// logical ranks cost what DistributedDataParallel costs. SyncBatchNorm normalises over the batches of all logical ranks:
+/// logical ranks cost what DistributedDataParallel costs. SyncBatchNorm normalizes over the batches of all logical ranks:
 /// a process that has several runs each on a thread of its own, one at a time, from one such layer to the next. One
 /// thread at a time.
 class LogicalRanks {

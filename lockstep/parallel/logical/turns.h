@@ -21,7 +21,7 @@ namespace timeline {
 class TakesTurns;
 }
 
-/// Each logical rank has a thread, and one of them runs at a time: from a synchronised batch normalisation, in forward
+/// Each logical rank has a thread, and one of them runs at a time: from a synchronized batch normalization, in forward
 /// or in backward, to the next. There it says what it knows of its part of the batch and hands over to the next one;
 /// the last has what all of the process say, exchanges it with the other processes, and hands over to the first.
 /// So the order of everything is that of the logical ranks. A process with a single one has no threads.
@@ -31,8 +31,8 @@ class Turns final : public detail::BatchExchange {
   Turns(int size, std::vector<int> own, std::map<const void*, std::string> layers);
 
   /// Calls work(i) for the i-th of the own ranks, with states[i] in place, and waits for all; the last one's state
-  /// stays in place. Where one throws, the others end with an exception at their next synchronised batch
-  /// normalisation, one after another, and then this throws what the first one threw. One caller at a time.
+  /// stays in place. Where one throws, the others end with an exception at their next synchronized batch
+  /// normalization, one after another, and then this throws what the first one threw. One caller at a time.
   void run(std::vector<RankState> states, const std::function<void(size_t)>& work);
 
   int parts() const override { return size_; }

@@ -1,5 +1,5 @@
 // The path of small operations: the bytes lie in the posts, so that whoever sees all posts has all he needs.
-// One synchronisation; nobody waits for anybody's confirmation.
+// One synchronization; nobody waits for anybody's confirmation.
 #pragma once
 
 #include "lockstep/shm/paths/board.h"

@@ -1,5 +1,5 @@
 // The path of medium operations, and of reductions of up to kStagedReductionBytes in the segment: each rank
-// copies what it sends into a staging buffer, and every rank reads all of them. One synchronisation.
+// copies what it sends into a staging buffer, and every rank reads all of them. One synchronization.
 #pragma once
 
 #include "lockstep/shm/paths/board.h"

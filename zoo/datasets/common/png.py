@@ -30,20 +30,20 @@ def size_of(data):
 def read_on_white(data):
     """The pixels as red, green and blue bytes, row by row. Raises BadPicture."""
     header, chunks = _read_chunks(data)
-    width, height, depth, colour, compression, filtering, interlace = header
-    if colour not in _DEPTHS or depth not in _DEPTHS[colour] or compression or filtering or interlace > 1 or not width or not height:
+    width, height, depth, color, compression, filtering, interlace = header
+    if color not in _DEPTHS or depth not in _DEPTHS[color] or compression or filtering or interlace > 1 or not width or not height:
         raise BadPicture("the header is not valid")
     samples = _read_samples(header, chunks["IDAT"])
     gamma = chunks.get("gamma", _ONE if depth == 16 else _SRGB)
-    if colour == _PALETTE:
-        colours = [_on_white8(*entry, gamma) for entry in _read_palette(chunks)]
-        return b"".join([colours[index] for index in samples])
+    if color == _PALETTE:
+        colors = [_on_white8(*entry, gamma) for entry in _read_palette(chunks)]
+        return b"".join([colors[index] for index in samples])
     if depth < 8:
         samples = bytes([sample * 255 // (2 ** depth - 1) for sample in samples])
     pixels = _with_alpha(samples, header, chunks.get("tRNS"))
     if depth == 16:
-        has_alpha = colour & 4 or "tRNS" in chunks
-        return _on_white16(pixels, gamma, _table_shift(chunks.get("sBIT", b""), colour), has_alpha)
+        has_alpha = color & 4 or "tRNS" in chunks
+        return _on_white16(pixels, gamma, _table_shift(chunks.get("sBIT", b""), color), has_alpha)
     tables = _blend_tables(gamma)
     out = bytearray()
     for red, green, blue, alpha in pixels:
@@ -94,8 +94,8 @@ def _read_chunks(data):
 
 def _read_samples(header, compressed):
     """One number for each channel of each pixel, row by row."""
-    width, height, depth, colour, *_, interlace = header
-    channels = _CHANNELS[colour]
+    width, height, depth, color, *_, interlace = header
+    channels = _CHANNELS[color]
     passes = [(x, y, dx, dy, -(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in (_ADAM7 if interlace else _WHOLE)]
     passes = [(x, y, dx, dy, columns, rows) for x, y, dx, dy, columns, rows in passes if columns > 0 and rows > 0]
     sizes = [(columns * channels * depth + 7) // 8 for *_, columns, _ in passes]
@@ -164,28 +164,28 @@ def _unpack(line, depth, count):
 
 def _read_palette(chunks):
     """256 entries of red, green, blue and alpha; those that the picture lacks are black."""
-    colours, alphas = chunks.get("PLTE", b""), chunks.get("tRNS", b"")
-    if not colours or len(colours) % 3 or len(colours) > 768:
+    colors, alphas = chunks.get("PLTE", b""), chunks.get("tRNS", b"")
+    if not colors or len(colors) % 3 or len(colors) > 768:
         raise BadPicture("the palette is not valid")
-    count = len(colours) // 3
-    entries = [(*colours[3 * i:3 * i + 3], alphas[i] if i < len(alphas) else 255) for i in range(count)]
+    count = len(colors) // 3
+    entries = [(*colors[3 * i:3 * i + 3], alphas[i] if i < len(alphas) else 255) for i in range(count)]
     return entries + [(0, 0, 0, 255)] * (256 - count)
 
 
 def _with_alpha(samples, header, transparent):
-    """Pixels of red, green, blue and alpha, as deep as the samples. `transparent`: the chunk that names the one colour that is transparent."""
-    depth, colour = header[2], header[3]
+    """Pixels of red, green, blue and alpha, as deep as the samples. `transparent`: the chunk that names the one color that is transparent."""
+    depth, color = header[2], header[3]
     opaque = (1 << max(depth, 8)) - 1
-    if colour == _RGB_ALPHA:
+    if color == _RGB_ALPHA:
         return zip(samples[0::4], samples[1::4], samples[2::4], samples[3::4])
-    if colour == _GRAY_ALPHA:
+    if color == _GRAY_ALPHA:
         return zip(samples[0::2], samples[0::2], samples[0::2], samples[1::2])
-    channels = [samples[i::3] for i in range(3)] if colour == _RGB else [samples] * 3
-    size = 6 if colour == _RGB else 2
+    channels = [samples[i::3] for i in range(3)] if color == _RGB else [samples] * 3
+    size = 6 if color == _RGB else 2
     if transparent is None or len(transparent) != size:
         return ((*pixel, opaque) for pixel in zip(*channels))
     key = [number & (1 << depth) - 1 for number in struct.unpack(f">{size // 2}H", transparent)]
-    key = [number * 255 // ((1 << depth) - 1) if depth < 8 else number for number in key] * (1 if colour == _RGB else 3)
+    key = [number * 255 // ((1 << depth) - 1) if depth < 8 else number for number in key] * (1 if color == _RGB else 3)
     return ((*pixel, 0 if list(pixel) == key else opaque) for pixel in zip(*channels))
 
 
@@ -209,7 +209,7 @@ def _table8(gamma):
 
 @functools.cache
 def _blend_tables(gamma):
-    """A table for each alpha: what becomes of a sample on white. Colours are mixed as linear light."""
+    """A table for each alpha: what becomes of a sample on white. Colors are mixed as linear light."""
     to_screen, to_linear, from_linear = _table8(_reciprocal(gamma, _SCREEN)), _table8(_reciprocal(gamma)), _table8(_reciprocal(_SCREEN))
     tables = [bytes([255] * 256)]
     for alpha in range(1, 255):
@@ -223,9 +223,9 @@ def _on_white8(red, green, blue, alpha, gamma):
     return bytes((table[red], table[green], table[blue]))
 
 
-def _table_shift(significant, colour):
+def _table_shift(significant, color):
     """How many low bits of 16 do not choose an entry of a table."""
-    bits = max(significant[:3] if colour in (_RGB, _RGB_ALPHA) else significant[:1], default=0)
+    bits = max(significant[:3] if color in (_RGB, _RGB_ALPHA) else significant[:1], default=0)
     return min(max(16 - bits if 0 < bits < 16 else 0, 5), 8)
 
 
@@ -254,8 +254,8 @@ def _on_white16(pixels, gamma, shift, has_alpha):
     to_screen = _table16_of_8(overall, shift) if has_alpha or _matters(overall) else None
     to_linear, from_linear = _table16(_reciprocal(gamma), shift), _table16(_reciprocal(_SCREEN), shift)
     out = bytearray()
-    for *colours, alpha in pixels:
-        for value in colours:
+    for *colors, alpha in pixels:
+        for value in colors:
             if alpha == 0:
                 value = 65535
             elif alpha < 65535:

@@ -62,7 +62,7 @@ enum class Score { precision, recall, f1, number };
 
 double ratio(double part, double whole) { return whole == 0 ? 0 : part / whole; }
 
-/// State: entities that were predicted rightly, predicted ones, labelled ones.
+/// State: entities that were predicted rightly, predicted ones, labeled ones.
 class EntityMetric : public Metric {
  public:
   EntityMetric(Score score, std::vector<std::string> labels, EntityMetricOptions options)
@@ -108,18 +108,18 @@ class EntityMetric : public Metric {
       wanted.push_back(tag(right[word]));
     }
     using Place = std::pair<std::string_view, std::pair<int64_t, int64_t>>;
-    std::set<Place> labelled;
+    std::set<Place> labeled;
     double common = 0, guesses = 0;
     const auto counts = [&](std::string_view type) { return options_.type.empty() || type == options_.type; };
     for_each_entity(wanted, [&](std::string_view type, int64_t first, int64_t last) {
-      if (counts(type)) labelled.insert({type, {first, last}});
+      if (counts(type)) labeled.insert({type, {first, last}});
     });
     for_each_entity(found, [&](std::string_view type, int64_t first, int64_t last) {
       if (!counts(type)) return;
       ++guesses;
-      common += static_cast<double>(labelled.count({type, {first, last}}));
+      common += static_cast<double>(labeled.count({type, {first, last}}));
     });
-    merge(state_, {common, guesses, static_cast<double>(labelled.size())});
+    merge(state_, {common, guesses, static_cast<double>(labeled.size())});
   }
   double value_of(const State& state) const override {
     if (state.empty()) return 0;

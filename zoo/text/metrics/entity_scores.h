@@ -1,4 +1,4 @@
-// Entities in labelled words, scored whole: seqeval's precision, recall and F1.
+// Entities in labeled words, scored whole: seqeval's precision, recall and F1.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ std::shared_ptr<Metric> entity_recall(const std::vector<std::string>& labels,
                                       EntityMetricOptions options = {});
 /// See entity_precision().
 std::shared_ptr<Metric> entity_f1(const std::vector<std::string>& labels, EntityMetricOptions options = {});
-/// "number": how many entities are labelled, seqeval's support.
+/// "number": how many entities are labeled, seqeval's support.
 std::shared_ptr<Metric> entity_number(const std::vector<std::string>& labels,
                                       EntityMetricOptions options = {});
 

@@ -1,4 +1,4 @@
-#include "lockstep/zoo/tasks/labelled_sentences.h"
+#include "lockstep/zoo/tasks/labeled_sentences.h"
 
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ class ConllReader {
   ConllReader(const std::filesystem::path& path, bool needs_labels)
       : path_(path), needs_labels_(needs_labels) {}
 
-  LabelledSentences read() {
+  LabeledSentences read() {
     const std::string content = read_text_file(path_);
     for (std::string_view rest = content; !rest.empty();) {
       const size_t end = std::min(rest.find('\n'), rest.size());
@@ -103,8 +103,8 @@ class ConllReader {
 
   const std::filesystem::path& path_;
   const bool needs_labels_;
-  LabelledSentences all_{};
-  LabelledSentence sentence_{};
+  LabeledSentences all_{};
+  LabeledSentence sentence_{};
   size_t fields_ = 0;  // of each line; 0: none has been read
   int64_t line_ = 0;
 };
@@ -120,8 +120,8 @@ bool is_table(const std::filesystem::path& path) {
   return false;
 }
 
-LabelledSentences read_sentence_table(const std::filesystem::path& path,
-                                      const LabelledSentencesOptions& options) {
+LabeledSentences read_sentence_table(const std::filesystem::path& path,
+                                     const LabeledSentencesOptions& options) {
   using tables::ColumnType;
   const auto there = tables::table_columns(path);
   const bool has_labels =
@@ -130,7 +130,7 @@ LabelledSentences read_sentence_table(const std::filesystem::path& path,
                                     .skip_bad_rows = options.skip_bad_rows};
   if (has_labels) wanted.columns.push_back({options.label_column, ColumnType::STRING_LIST});
   tables::TableReader reader(path, wanted);
-  LabelledSentences all{.source = path, .have_labels = has_labels};
+  LabeledSentences all{.source = path, .have_labels = has_labels};
   while (const auto rows = reader.next()) {
     const auto words = rows->string_lists(options.text_column);
     const auto labels = has_labels ? rows->string_lists(options.label_column)
@@ -160,20 +160,20 @@ LabelledSentences read_sentence_table(const std::filesystem::path& path,
 
 }  // namespace
 
-std::string LabelledSentences::place(size_t sentence) const {
+std::string LabeledSentences::place(size_t sentence) const {
   const auto& at = sentences[sentence];
   return at.line > 0 ? fmt::format("{}:{}", source.string(), at.line)
                      : fmt::format("{}: record {}", source.string(), at.record + 1);
 }
 
-std::vector<std::string> LabelledSentences::labels() const {
+std::vector<std::string> LabeledSentences::labels() const {
   std::set<std::string_view> found;
   for (const auto& sentence : sentences) found.insert(sentence.labels.begin(), sentence.labels.end());
   return {found.begin(), found.end()};
 }
 
-LabelledSentences read_labelled_sentences(const std::filesystem::path& path,
-                                          const LabelledSentencesOptions& options) {
+LabeledSentences read_labeled_sentences(const std::filesystem::path& path,
+                                        const LabeledSentencesOptions& options) {
   return is_table(path) ? read_sentence_table(path, options) : ConllReader(path, options.needs_labels).read();
 }
 
