@@ -42,9 +42,10 @@ class TopoTest(unittest.TestCase):
 
     def test_too_many_ranks_are_refused(self):
         if len(os.sched_getaffinity(0)) < 256:
-            result = self.topo("--nproc-per-node", "256")
-            self.assertEqual(result.returncode, 2)
-            self.assertIn("--nproc-per-node 256: there are", result.stderr)
+            for typed in ("--nproc-per-node", "--nproc_per_node"):
+                result = self.topo(typed, "256")
+                self.assertEqual(result.returncode, 2)
+                self.assertIn(f"error: {typed} 256: there are", result.stderr)
 
 
 class EnvTest(LockrunTest):

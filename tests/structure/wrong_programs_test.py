@@ -24,6 +24,8 @@ struct PairImpl : torch::nn::Module {
   Fields forward(torch::Tensor x) { return {linear(x), x}; }
 };
 TORCH_MODULE(Pair);
+struct NoForward : torch::nn::Module {};
+using Wrapped = lockstep::DistributedDataParallel<torch::nn::Linear>;
 """
 WRAPS = r"DistributedDataParallel takes a module holder \(TORCH_MODULE\), a std::shared_ptr"
 # By what is wrong: a line, and what the first error of it says.
@@ -42,6 +44,23 @@ WRONG = {
                                    r"activation_checkpoint: pass tensors only"),
     "LBFGS in parts": ("void f7(const std::vector<torch::Tensor>& p) { lockstep::ZeroRedundancyOptimizer<torch::optim::LBFGS> o(p); }",
                        r"an optimizer whose step needs a closure \(LBFGS\)"),
+    "a module without forward": ("void f8() { lockstep::DistributedDataParallel ddp(std::make_shared<NoForward>()); ddp(torch::rand(2)); }",
+                                 r"this module's class has no forward\(\)"),
+    "arguments that forward does not take": ("void f9(Wrapped& ddp) { ddp(std::vector<int>{1}, torch::rand(2)); }",
+                                             r"forward\(\) does not take these arguments"),
+    "a sampler of LibTorch's data set": (
+        "void f10() { lockstep::DistributedSampler s(torch::data::datasets::TensorDataset(torch::rand({4, 2}))); }",
+        r"of LibTorch's data sets write DistributedSampler\(dataset\.size\(\)\.value\(\)\)"),
+    "a loader of a container": ("void f11(lockstep::DistributedSampler s) { lockstep::DataLoader d(std::vector<float>{1}, s, {.batch_size = 2}); }",
+                                r"DataLoader takes a lockstep::Dataset: make one"),
+    "a loader without an order": ("void f12(const lockstep::Dataset& set) { lockstep::DataLoader d(set, {.batch_size = 2}); }",
+                                  r"DataLoader takes the samples' order before its options"),
+    "an optimizer to be divided": ("void f13(torch::optim::AdamW& made) { lockstep::ZeroRedundancyOptimizer o(made); }",
+                                   r"ZeroRedundancyOptimizer takes an optimizer's class, not the optimizer"),
+    "another optimizer's options": ("void f14(Wrapped& ddp) { lockstep::FusedZeroRedundancyOptimizer<torch::optim::AdamW> o(ddp, 0.1); }",
+                                    r"FusedZeroRedundancyOptimizer takes the DistributedDataParallel and the optimizer's options"),
+    "batch normalization of a tensor": ("void f15() { lockstep::convert_sync_batchnorm(torch::rand(2)); }",
+                                        r"convert_sync_batchnorm takes a module"),
 }
 # What once did not compile and does.
 RIGHT = """

@@ -13,6 +13,20 @@ import unittest
 import tiny
 
 
+# Flags with values that any text suits at first. Errors name the file, the column or the label.
+FREE = {"model-name-or-path", "tokenizer-name", "train-file", "validation-file", "text-column", "text-pair-column", "label-column",
+        "label-names", "data-cache-dir", "log-sample-ids", "run-name", "project"}
+# A value that cannot work, where "-7x" would, and the flags without which nobody would notice.
+BAD = {
+    "model-config": {"": "small"},
+    "keep-labels": {"": "positive"},
+    "run-id": {"": "a/b"},
+    "output-dir": {"": "{dir}/another_run"},
+    "metric-for-best-model": {"": "-7x", "--load_best_model_at_end": True, "--eval_strategy": "epoch", "--save_strategy": "epoch",
+                              "--validation_file": "{dir}/train.csv"},
+}
+
+
 class ManyRuns:
     """bert_classify in copies of one process (classify_many.cpp)."""
 
@@ -127,6 +141,28 @@ class BadInputTest(unittest.TestCase):
         self.check("nothing to do", train_file=None)
         self.check("no model: give --model-name-or-path", model_name_or_path=None)
         self.check("--hidden-dropout is 1.5", hidden_dropout=1.5)
+
+    def test_every_flag_is_named_as_it_was_typed(self):
+        (self.dir / "another_run").mkdir()
+        (self.dir / "another_run/log.jsonl").write_text("kept")
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
+        self.many.run(folder, {"--help": True}, None)
+        flags = re.findall(r"^  --([a-z0-9-]+) \S", (folder / "0.out").read_text(), re.MULTILINE)
+        self.assertGreater(len(flags), 60)
+        for flag in flags:
+            if flag in FREE:
+                continue
+            typed = "--" + flag.replace("-", "_")
+            good = {"--model_name_or_path": self.model, "--train_file": self.train, "--max_steps": 2, "--output_dir": folder / "out"}
+            bad = {name or typed: str(value).format(dir=self.dir) if value is not True else True
+                   for name, value in BAD.get(flag, {"": "-7x"}).items()}
+            with self.subTest(flag):
+                codes, (error,) = self.many.run(folder, {**good, **bad}, None)
+                self.assertNotIn(0, codes)
+                self.assertRegex(error, rf"\Abert_classify: error: (.* )?{typed}\b")
+                if "-" in flag:
+                    self.assertNotIn(f"--{flag}", error)
+                self.assertEqual(error.count("\n"), 1, error)
 
     def test_files(self):
         self.check(r"absent\.csv", train_file=self.dir / "absent.csv")
