@@ -1,7 +1,7 @@
 #include "lockstep/comm/follow_ups.h"
 
 #include <algorithm>
-#include <iterator>
+#include <array>
 #include <utility>
 
 namespace lockstep {
@@ -50,15 +50,37 @@ void FollowUps::act_slowly(uint64_t place, Work::EngineKind engine, uint64_t end
 
 FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine, uint64_t end) {
   const Acting acting;
-  const auto left = std::stable_partition(works_.begin(), works_.end(), [&](const auto& work) {
-    const bool is_before =
-        engine != Work::EngineKind::own && work->engine() == engine && work->place_ <= place;
-    return work->place_ >= end || !work->ends_unasked(is_before);
-  });
-  Works ended(std::make_move_iterator(left), std::make_move_iterator(works_.end()));
-  works_.erase(left, works_.end());
+  Works left, ended;
+  // LibTorch's engines may end a later operation first: it waits, since both may write one tensor.
+  std::array<bool, 3> is_one_left{};
+  for (auto& work : works_) {
+    const Work::EngineKind own_engine = work->engine();
+    const bool is_before = engine != Work::EngineKind::own && own_engine == engine && work->place_ <= place;
+    bool& waits = is_one_left.at(static_cast<size_t>(own_engine));
+    if (work->place_ < end && !waits && work->ends_unasked(is_before)) {
+      ended.push_back(std::move(work));
+    } else {
+      waits = own_engine != Work::EngineKind::own;
+      left.push_back(std::move(work));
+    }
+  }
+  works_ = std::move(left);
   count();
   return ended;
+}
+
+bool FollowUps::has_earlier(uint64_t place, Work::EngineKind engine) const {
+  return engine != Work::EngineKind::own && std::any_of(works_.begin(), works_.end(), [&](const auto& work) {
+           return work->place_ < place && work->engine() == engine;
+         });
+}
+
+bool FollowUps::have_acted_slowly(uint64_t place, Work::EngineKind engine) {
+  if (is_acting) return true;  // whoever lets works act sees to their order
+  Works ended;
+  const base::LockGuard lock(mutex_);
+  ended = take_ended(0, Work::EngineKind::own, place);
+  return !has_earlier(place, engine);
 }
 
 void FollowUps::count() {
@@ -89,6 +111,7 @@ bool FollowUps::look_alone(const Work& work, const std::function<bool()>& look) 
   earlier =
       take_ended(0, Work::EngineKind::own,
                  std::numeric_limits<uint64_t>::max());  // before it acts, and before its future says so
+  if (has_earlier(work.place_, work.engine())) return false;
   const Acting acting;
   if (!look()) return false;
   const auto at =

@@ -40,6 +40,11 @@ class FollowUps : public std::enable_shared_from_this<FollowUps> {
   void act_before(uint64_t end, Work::EngineKind engine) {
     if (are_any()) act_slowly(end, engine, end);
   }
+  /// Have those of `engine` before `place` acted? Lets them, as far as it need not block. One of LibTorch's engines may end a later
+  /// operation first, which then waits for that: of two that write one tensor the later one wins. True for our own.
+  bool have_acted(uint64_t place, Work::EngineKind engine) {
+    return engine == Work::EngineKind::own || !are_any() || have_acted_slowly(place, engine);
+  }
   /// The group goes. Nobody lets them act any more, but who waits for them.
   void drop();
   /// What they were started for has failed: they never act, and waits for them throw `why`. The group's operations have ended.
@@ -51,6 +56,8 @@ class FollowUps : public std::enable_shared_from_this<FollowUps> {
   using Works = std::vector<std::shared_ptr<Work>>;
   [[gnu::cold]] void add_slowly(const std::shared_ptr<Work>& work);
   [[gnu::cold]] void act_slowly(uint64_t place, Work::EngineKind engine, uint64_t end);
+  [[gnu::cold]] bool have_acted_slowly(uint64_t place, Work::EngineKind engine);
+  bool has_earlier(uint64_t place, Work::EngineKind engine) const LOCKSTEP_REQUIRES(mutex_);
   Works take_ended(uint64_t place, Work::EngineKind engine, uint64_t end) LOCKSTEP_REQUIRES(mutex_);
   void count() LOCKSTEP_REQUIRES(mutex_);
 

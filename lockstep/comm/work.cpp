@@ -5,6 +5,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -33,14 +35,24 @@ class ThenWork : public Work {
 
  private:
   void do_wait(OptionalTimeout timeout) override {
+    using Clock = std::chrono::steady_clock;
+    const auto begin = Clock::now();
     work_->wait(timeout);
-    let_earlier_ones_act(/*may_block=*/!timeout);  // of two that write the same tensor, the later one wins
+    // Of two that write the same tensor, the later one wins. The earlier one has a timeout of its own.
+    let_earlier_ones_act(/*may_block=*/!timeout);
+    while (!have_earlier_ones_acted()) {
+      constexpr std::chrono::microseconds kLookEvery{50};
+      if (timeout && Clock::now() - begin > *timeout)
+        throw TimeoutError("the operation has ended, but one that this group started before it has not");
+      std::this_thread::sleep_for(kLookEvery);
+    }
     act();
   }
   bool poll() override {
     if (!work_->is_completed()) return false;
     if (work_->exception()) std::rethrow_exception(work_->exception());
     let_earlier_ones_act(/*may_block=*/false);
+    if (!have_earlier_ones_acted()) return false;
     act();
     return true;
   }
@@ -221,6 +233,11 @@ void Work::join(std::weak_ptr<FollowUps> follow_ups, uint64_t place) {
 void Work::let_earlier_ones_act(bool may_block) const {
   if (const auto follow_ups = follow_ups_.lock())
     follow_ups->act_before(place_, may_block ? engine() : EngineKind::own);
+}
+
+bool Work::have_earlier_ones_acted() const {
+  const auto follow_ups = follow_ups_.lock();
+  return !follow_ups || follow_ups->have_acted(place_, engine());
 }
 
 /// For who has waited for another operation, where acts_at_end(): true once it has acted, or failed. Its future, if it has one, is

@@ -84,6 +84,8 @@ class Work : public std::enable_shared_from_this<Work> {
   /// This one has ended: those of its group that were started before it, and have ended too, do what they have left to do. Does
   /// nothing inside of such an action. `may_block`: for an engine that does not say that they have ended, for a little.
   void let_earlier_ones_act(bool may_block) const;
+  /// Have those of its engine that were started before it, and have something left to do, done it? Does not block.
+  bool have_earlier_ones_acted() const;
 
  private:
   struct Shared;

@@ -171,7 +171,8 @@ class SpareJobs(Jobs):
              hosts=None, **environment):
         """Rank `rank` stays in a step; then its machine, the `machine`th that has come, is lost. `of_spare`: environment of the third one.
         With `hosts` (ThreeHosts) each machine is one of them, and the cable of the lost one is cut."""
-        with tempfile.TemporaryDirectory() as name:
+        # Hosts have a /dev/shm of their own.
+        with tempfile.TemporaryDirectory(dir="/tmp" if hosts else None) as name:
             folder = pathlib.Path(name)
             token = folder / "token"
             token.write_text("0123456789abcdef0123456789abcdef\n")
@@ -200,7 +201,8 @@ class SpareJobs(Jobs):
             def wait(condition):
                 deadline = time.monotonic() + 200
                 while not condition():
-                    self.assertLess(time.monotonic(), deadline, [said(number) for number in range(len(jobs))])
+                    self.assertTrue(time.monotonic() < deadline and all(job.poll() is None for job in jobs),
+                                    [said(number) for number in range(len(jobs))])
                     time.sleep(0.02)
 
             try:

@@ -379,7 +379,7 @@ class RecipeResumeTest(unittest.TestCase):
                          "--max-steps": 2, "--eval-strategy": "steps", "--eval-steps": 1, "--save-steps": 1, "--output-dir": self.dir / "m",
                          "--load-best-model-at-end": True, "--metric-for-best-model": "beauty"})
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("metric_for_best_model is eval_beauty, which the evaluation does not give; it gives eval_accuracy, eval_f1, eval_loss, "
+        self.assertIn("--metric-for-best-model is eval_beauty, which the evaluation does not give; it gives eval_accuracy, eval_f1, eval_loss, "
                       "eval_macro_f1, eval_precision, eval_recall", done.stderr)
         self.assertFalse((self.dir / "m").exists())  # at the start, not after the first evaluation
 
