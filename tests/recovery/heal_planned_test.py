@@ -102,7 +102,7 @@ class HealPlannedTest(unittest.TestCase):
     def has_saved(self):
         """Once, after a step that all ranks have ended. Returns it."""
         said = self.told()
-        steps = re.findall(r"stopped by SIGTERM after step (\d+); checkpoint-\1 is saved", said)
+        steps = re.findall(r"stopped by SIG(?:TERM|USR1) after step (\d+); checkpoint-\1 is saved", said)
         self.assertEqual(len(steps), 1, said)
         self.assertIn(int(steps[0]), range(DEATH + 1, STOP + 2), said)
         self.assertRegex(said, r"(rank 1 .*; replaced|machine .* was lost: .*; this machine has taken its place) in [\d.]+ s, no step lost")
