@@ -1,11 +1,14 @@
 // What a rank of the shared-memory core is told when another dies, stops, leaves or calls something else.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <fstream>
 #include <functional>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -227,6 +230,11 @@ TEST_P(FaultTest, IsReportedOnEveryOtherRank) {
   const bool stops = fault.signal == SIGSTOP;
   const std::chrono::milliseconds timeout = stops ? 300ms : 60s;
   const UniqueFd segment = create_segment(kRanks, kArenaBytes);
+  // How many ranks have seen the fault, in memory of all processes.
+  void* const shared =
+      ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto* const seen = new (shared) std::atomic<int>(0);
   const auto statuses = run_processes(kRanks, [&](int rank) {
     Rank self(segment.get(), rank, timeout);
     const pid_t victim = self.node.segment().rank_info(kVictim).pid;
@@ -280,6 +288,9 @@ TEST_P(FaultTest, IsReportedOnEveryOtherRank) {
     } catch (const CommError& error) {
       EXPECT_EQ(error.what(), message);
     }
+    // A stopped rank that is killed now would be a dead one for a rank that has not looked yet.
+    ++*seen;
+    for (int n = 0; n < 1000 && *seen < kRanks - 1; ++n) std::this_thread::sleep_for(10ms);
     ::kill(victim, SIGKILL);
     // Once the victim is gone and the other rank knows, nobody can touch what the operation had in the arena.
     for (int n = 0; n < 1000 && self.node.arena().bytes_in_use() > 0; ++n) std::this_thread::sleep_for(10ms);
@@ -288,6 +299,7 @@ TEST_P(FaultTest, IsReportedOnEveryOtherRank) {
   EXPECT_EQ(statuses[0], 0);
   EXPECT_TRUE(WIFSIGNALED(statuses[kVictim]));
   EXPECT_EQ(statuses[2], 0);
+  ::munmap(shared, sizeof(std::atomic<int>));
 }
 
 std::vector<Fault> all_faults() {
