@@ -38,7 +38,7 @@ class ThenWork : public Work {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     work_->wait(timeout);
-    // Of two that write the same tensor, the later one wins. The earlier one has a timeout of its own.
+    // The later one of two that write the same tensor wins. The earlier one has a timeout of its own.
     let_earlier_ones_act(/*may_block=*/!timeout);
     while (!have_earlier_ones_acted()) {
       constexpr std::chrono::microseconds kLookEvery{50};
