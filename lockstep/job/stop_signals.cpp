@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <iterator>
+#include <utility>
 
 #include "lockstep/base/mutex.h"
 
@@ -21,6 +22,7 @@ struct Caught {
 };
 base::Mutex mutex;
 int users LOCKSTEP_GUARDED_BY(mutex) = 0;
+bool stay_caught LOCKSTEP_GUARDED_BY(mutex) = false;  // after the last user
 Caught caught[std::size(kSignals)] LOCKSTEP_GUARDED_BY(mutex);
 
 bool is_of_a_failure(const siginfo_t& info) {
@@ -46,6 +48,7 @@ StopSignals::StopSignals() {
   const base::LockGuard lock(mutex);
   if (users++ > 0) return;
   received = interrupts = 0;
+  if (std::exchange(stay_caught, false)) return;
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     struct sigaction now {};
     ::sigaction(kSignals[i], nullptr, &now);
@@ -61,10 +64,15 @@ StopSignals::StopSignals() {
 StopSignals::~StopSignals() {
   const base::LockGuard lock(mutex);
   if (--users > 0) return;
-  for (size_t i = 0; i < std::size(kSignals); ++i) {
+  for (size_t i = 0; !stay_caught && i < std::size(kSignals); ++i) {
     if (caught[i].is_caught) ::sigaction(kSignals[i], &caught[i].before, nullptr);
   }
   received = 0;
+}
+
+void keep_stop_signals_caught() {
+  const base::LockGuard lock(mutex);
+  stay_caught = users > 0;
 }
 
 namespace {

@@ -19,6 +19,12 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 };
 
+/// For a program that ends because it was asked to: the signals stay caught, without effect, after the last StopSignals has died.
+/// Ranks agree on a stop, so one may have saved its work before its own signal comes, which must not change its exit code. A
+/// second SIGINT kills, and so does the SIGTERM of a failure. Undone by the next StopSignals. Call it while one lives.
+/// Thread-safe.
+void keep_stop_signals_caught();
+
 /// While one lives, SIGTERM waits; it is delivered when the last one dies. For the short work of writing down how a
 /// run has ended, which lockrun would interrupt when another rank has failed too. A SIGTERM that is ignored, or has a
 /// handler that is not StopSignals', is left alone. No StopSignals may begin or end meanwhile. Process-wide, and may be

@@ -86,6 +86,42 @@ TEST(StopSignals, EndWithTheLastOfThem) {
                          SIGTERM));
 }
 
+TEST(StopSignals, StayCaughtInAProgramThatIsAskedToEnd) {
+  const auto stopped = [](const std::function<void()>& late) {
+    return status_of([&late] {
+      {
+        const StopSignals signals;
+        ::raise(SIGUSR1);
+        keep_stop_signals_caught();
+      }
+      expect_in_child(stop_signal() == 0);
+      late();
+    });
+  };
+  EXPECT_TRUE(went_on(stopped([] {
+    for (const int signal : {SIGTERM, SIGUSR1, SIGTERM, SIGINT}) ::raise(signal);
+  })));
+  EXPECT_TRUE(was_killed(stopped([] {
+                           ::raise(SIGINT);
+                           ::raise(SIGINT);
+                         }),
+                         SIGINT));
+  EXPECT_TRUE(was_killed(stopped([] { ::sigqueue(::getpid(), SIGTERM, {.sival_int = job::kPeerHasFailed}); }),
+                         SIGTERM));
+  // The next training begins anew, and what was there before it is back behind it.
+  EXPECT_TRUE(was_killed(stopped([] {
+                           ::raise(SIGTERM);
+                           {
+                             const StopSignals signals;
+                             expect_in_child(stop_signal() == 0);
+                             ::raise(SIGTERM);
+                             expect_in_child(stop_signal() == SIGTERM);
+                           }
+                           ::raise(SIGTERM);
+                         }),
+                         SIGTERM));
+}
+
 TEST(StopSignals, LeaveAloneWhatIsIgnoredOrHandled) {
   EXPECT_TRUE(went_on(status_of([] {
     ::signal(SIGTERM, SIG_IGN);

@@ -179,7 +179,7 @@ class SpareJobs(Jobs):
             token.chmod(0o600)
             port = free_port()
             environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", **environment, "HEAL_KILLS": kills.format(rank=rank), "HEAL_DIR": name,
-                           "OMP_NUM_THREADS": "1"}
+                           "OMP_NUM_THREADS": "1", **({"TMPDIR": name} if hosts else {})}
             # A machine that is silent is lost soon, but not one that does not run for a second.
             conf = f"token_file={token},last_call_timeout=1,keep_alive_interval=0.5,keep_alive_max_attempt=16"
             jobs, silenced = [], []

@@ -135,6 +135,11 @@ struct HybridMessages::Receive {
   std::string mismatch{};
   std::optional<WatchedTransfer> rest{};  // what the header had no room for
   WorkPtr here{};                         // it comes through shared memory
+
+  std::string describe() const {
+    const std::string from = source == kAnyRank ? "any rank" : fmt::format("rank {}", source);
+    return fmt::format("recv from {} ({} bytes, tag {})", from, tensor.nbytes(), tag);
+  }
 };
 
 namespace {
@@ -249,11 +254,6 @@ class ReceiveWork final : public HybridMessageWork {
   int source_rank() const override { return has_ended_ ? receive_->sender : kAnyRank; }
 
  private:
-  std::string describe() const {
-    const std::string from =
-        receive_->source == kAnyRank ? "any rank" : fmt::format("rank {}", receive_->source);
-    return fmt::format("recv from {} ({} bytes, tag {})", from, receive_->tensor.nbytes(), receive_->tag);
-  }
   void do_wait(OptionalWait timeout) override {
     const auto longest = timeout.value_or(receive_->timeout);
     const auto end = Clock::now() + longest;
@@ -262,17 +262,18 @@ class ReceiveWork final : public HybridMessageWork {
     };
     while (!is_matched_within(std::min(left(), kLook))) {
       if (left() > Milliseconds(0)) continue;
-      if (timeout) throw_too_early(describe(), longest);
+      if (timeout) throw_too_early(receive_->describe(), longest);
       messages_.forget(*receive_);
       guarded([&] {
         const std::vector<int> late =
             receive_->source == kAnyRank ? std::vector<int>() : std::vector<int>{receive_->source};
-        throw TimeoutError(fmt::format("{} has not ended within {} ms", describe(), longest.count()), late);
+        throw TimeoutError(
+            fmt::format("{} has not ended within {} ms", receive_->describe(), longest.count()), late);
       });
     }
     check_match();
     if (receive_->here && !ends_here(*receive_->here, timeout ? OptionalWait(left()) : timeout))
-      throw_too_early(describe(), longest);
+      throw_too_early(receive_->describe(), longest);
     if (receive_->rest) {
       bool has_ended = !timeout;
       guarded([&] {
@@ -282,7 +283,7 @@ class ReceiveWork final : public HybridMessageWork {
           receive_->rest->wait();
         }
       });
-      if (!has_ended) throw_too_early(describe(), longest);
+      if (!has_ended) throw_too_early(receive_->describe(), longest);
     }
     has_ended_ = true;
   }

@@ -532,6 +532,7 @@ void TrainingRun::stop_for(int signal) {
                                      "resumed");
   trainer_.bar.message(text);
   call_train_end();
+  keep_stop_signals_caught();  // this rank's own may still come
   throw ReportedError(text, !failure.empty() ? job::kSaveFailedCode
                             : can_resume     ? stop_exit_code(signal)
                                              : 128 + signal);
