@@ -54,7 +54,7 @@ std::chrono::milliseconds deadline(const ProcessGroup& group, OptionalTimeout gi
 }
 
 Caller caller(const ProcessGroup& group, OptionalTimeout timeout) {
-  return {group.rank(), group.size(), deadline(group, timeout)};
+  return {group.rank(), group.size(), deadline(group, timeout), group.follow_ups().are_any()};
 }
 
 WorkPtr start(const ProcessGroup& group, const Collective& collective) {
@@ -84,8 +84,13 @@ int run(const ProcessGroup& group, const Collective& collective) {
 
 int run(const ProcessGroup& group, const PreparedCollective& prepared) {
   const at::NoGradGuard no_grad;
+  if (group.follow_ups().are_any() && !prepared.copies.empty()) {  // which wait for those before them
+    const WorkPtr work = start(group, prepared);
+    work->wait();
+    return work->source_rank();
+  }
   const int source = run(group, prepared.collective());
-  copy_all(prepared.copies);  // after those that were started before
+  copy_all(prepared.copies);
   return source;
 }
 
@@ -234,11 +239,12 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
   const bool is_direct = algorithm == AllReduceAlgorithm::DIRECT;
   if (options.wire_dtype) check_wire_dtype(impl(), tensor, options, algorithm);
   // The usual case, in which every handle that is made or copied would show: 64 bytes take 0.4 us.
-  if (is_direct && is_reducible_as_it_lies(tensor, options.op)) {
+  if (is_direct && is_reducible_as_it_lies(tensor, options.op) && !follow_ups().are_any()) {
     run(*this, make_all_reduce(tensor, options.op, options.wire_dtype, timeout));
     return;
   }
-  const PreparedCollective prepared = prepare_all_reduce({rank(), size(), timeout}, tensor, options);
+  const PreparedCollective prepared =
+      prepare_all_reduce({rank(), size(), timeout, follow_ups().are_any()}, tensor, options);
   if (is_direct) {
     run(*this, prepared);
     return;
@@ -279,7 +285,7 @@ WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOption
     done->set_result({tensor});
     return done;
   }
-  if (is_reducible_as_it_lies(tensor, options.op)) {
+  if (is_reducible_as_it_lies(tensor, options.op) && !follow_ups().are_any()) {
     // The way of every gradient bucket.
     WorkPtr work = start(
         *this, make_all_reduce(tensor, options.op, options.wire_dtype, deadline(*this, options.timeout)));
@@ -344,7 +350,7 @@ WorkPtr ProcessGroup::reduce_scatter_async(const at::Tensor& output, const Tenso
 
 void ProcessGroup::broadcast(const at::Tensor& tensor, BroadcastOptions options) const {
   const Caller here = caller(*this, options.timeout);
-  if (lies_plainly(tensor)) {
+  if (lies_plainly(tensor) && !here.writes_late) {
     run(*this, make_broadcast(here, tensor, options.src));
   } else {
     run(*this, prepare_broadcast(here, tensor, options.src));

@@ -212,8 +212,7 @@ TEST(Unwaited, KeptOnesWriteOnce) {
   for (const auto& output : unwaited.outputs()) CHECK_EQUAL(output, filled(100));
 }
 
-/// A program that never waits holds no more than is in flight.
-/// Of two that write the same tensor the later one wins, however they are waited for.
+/// The later one of two that write the same tensor wins, however they are waited for.
 TEST(Unwaited, TheLaterOneWins) {
   const World world = lockstep::testing::world();
   const auto size = static_cast<size_t>(world.size());
@@ -255,6 +254,65 @@ TEST(Unwaited, TheLaterOneWins) {
   world.barrier();
 }
 
+/// The later one needs no copy by itself, so it would write before the earlier one has.
+TEST(Unwaited, TheLaterOneWinsIfItWritesDirectly) {
+  const World world = lockstep::testing::world();
+  const auto size = static_cast<size_t>(world.size());
+  const int last = world.size() - 1;
+  const at::Tensor flat = at::cat(Tensors(size, filled(kUntouched)));
+  const Tensors lists = flat.chunk(world.size());
+  const auto in = [&](double value) { return Tensors(size, filled(value)); };
+  const auto all_in = [&](double value) { return at::cat(in(value)); };
+  using Later = std::function<WorkPtr()>;
+  const std::vector<std::pair<std::string, Later>> later{
+      {"all_gather", [&] { return world.all_gather_async(lists, filled(2)); }},
+      {"all_gather_into_tensor", [&] { return world.all_gather_into_tensor_async(flat, filled(2)); }},
+      {"all_to_all_single", [&] { return world.all_to_all_single_async(flat, all_in(2)); }},
+      {"reduce_scatter",
+       [&] {
+         return world.reduce_scatter_tensor_async(flat, at::full({flat.numel() * world.size()}, 2.F),
+                                                  {.op = ReduceOp::MAX});
+       }},
+      {"blocking",
+       [&] {
+         world.all_gather_into_tensor(flat, filled(2));
+         return world.barrier_async();
+       }},
+  };
+  for (const auto& [name, start] : later) {
+    SCOPED_CASE("{}", name);
+    for (const bool is_kept : {false, true}) {
+      flat.fill_(kUntouched);
+      WorkPtr earlier = world.all_to_all_async(lists, in(1));
+      if (!is_kept) earlier.reset();
+      start()->wait();
+      world.barrier();
+      CHECK_EQUAL(flat, all_in(2));
+      earlier = world.all_to_all_single_async(flat, all_in(1));  // copies on some ranks of several machines
+      if (!is_kept) earlier.reset();
+      start()->wait();
+      world.barrier();
+      CHECK_EQUAL(flat, all_in(2));
+    }
+  }
+  // What others send: the sender keeps what it has.
+  const auto receives = [&](const char* name, double value, const Later& start) {
+    SCOPED_CASE("{}", name);
+    world.all_to_all_async(lists, in(1));
+    start()->wait();
+    world.barrier();
+    if (world.rank() != last) CHECK_EQUAL(flat, all_in(value));
+  };
+  const at::Tensor source = all_in(3);
+  const at::Tensor& target = world.rank() == last ? source : flat;
+  receives("broadcast_async", 3, [&] { return world.broadcast_async(target, {.src = last}); });
+  receives("broadcast", 3, [&] {
+    world.broadcast(target, {.src = last});
+    return world.barrier_async();
+  });
+}
+
+/// A program that never waits holds no more than is in flight.
 TEST(Unwaited, TensorsOfAProgramThatNeverWaitsGo) {
   const World world = lockstep::testing::world();
   ONLY_IF(world.backend_name() == "lockstep" && world.size() > 1);

@@ -13,6 +13,8 @@ struct Caller {
   int rank;
   int size;
   std::chrono::milliseconds timeout;
+  /// An earlier operation of the group may still write its results: those of a collective are written behind it (OutputUse).
+  bool writes_late = false;
 };
 
 // Each throws ValueError. `what`: such as "broadcast: src".

@@ -69,7 +69,7 @@ PreparedCollective prepare_broadcast(const Caller& caller, const at::Tensor& ten
     prepared.outputs = {plain(tensor)};
     prepared.result = {tensor};
   } else {
-    write_to(prepared, "broadcast", {tensor});
+    write_to(prepared, "broadcast", {tensor}, {.is_written_late = caller.writes_late});
   }
   prepared.inputs = prepared.outputs;
   return prepared;
@@ -82,7 +82,8 @@ PreparedCollective prepare_scatter(const Caller& caller, const at::Tensor& outpu
   check_count("scatter", inputs.size(), caller.rank == src ? static_cast<size_t>(caller.size) : 0);
   for (const at::Tensor& input : inputs) check_like("scatter: an input", input, output);
   PreparedCollective prepared{{.kind = Kind::scatter, .root = src, .timeout = caller.timeout}, inputs};
-  write_to(prepared, "scatter", {output}, {.is_written_late = lies_over_parts(output, inputs, caller.rank)});
+  write_to(prepared, "scatter", {output},
+           {.is_written_late = caller.writes_late || lies_over_parts(output, inputs, caller.rank)});
   return prepared;
 }
 
@@ -93,7 +94,7 @@ PreparedCollective prepare_gather(const Caller& caller, const TensorList& output
   check_count("gather", outputs.size(), caller.rank == dst ? static_cast<size_t>(caller.size) : 0);
   for (const at::Tensor& output : outputs) check_like("gather: an output", output, tensor);
   PreparedCollective prepared{{.kind = Kind::gather, .root = dst, .timeout = caller.timeout}};
-  write_to(prepared, "gather", outputs);
+  write_to(prepared, "gather", outputs, {.is_written_late = caller.writes_late});
   prepared.inputs = {apart_from(plain(tensor), prepared.outputs, caller.rank)};
   return prepared;
 }
@@ -104,7 +105,7 @@ PreparedCollective prepare_all_gather(const Caller& caller, const TensorList& ou
   check_count("all_gather", outputs.size(), static_cast<size_t>(caller.size));
   for (const at::Tensor& output : outputs) check_like("all_gather: an output", output, tensor);
   PreparedCollective prepared{{.kind = Kind::all_gather, .timeout = caller.timeout}};
-  write_to(prepared, "all_gather", outputs);
+  write_to(prepared, "all_gather", outputs, {.is_written_late = caller.writes_late});
   prepared.inputs = {apart_from(plain(tensor), prepared.outputs, caller.rank)};
   return prepared;
 }
@@ -114,7 +115,7 @@ PreparedCollective prepare_all_gather_into_tensor(const Caller& caller, const at
   const at::NoGradGuard no_grad;
   check_multiple("all_gather_into_tensor", output, input, caller.size);
   PreparedCollective prepared{{.kind = Kind::all_gather, .timeout = caller.timeout}};
-  write_to(prepared, "all_gather_into_tensor", {output});
+  write_to(prepared, "all_gather_into_tensor", {output}, {.is_written_late = caller.writes_late});
   const at::Tensor flat = prepared.outputs.front().view({-1});
   prepared.outputs.clear();
   for (int r = 0; r < caller.size; ++r) {
@@ -162,7 +163,7 @@ PreparedCollective prepare_all_to_all_single(const Caller& caller, const at::Ten
     input_splits.clear();
   }
   PreparedCollective prepared{{.kind = Kind::all_to_all, .timeout = caller.timeout}};
-  write_to(prepared, "all_to_all_single", {output});
+  write_to(prepared, "all_to_all_single", {output}, {.is_written_late = caller.writes_late});
   prepared.inputs = {apart_from(plain(input).view({-1}), prepared.outputs, -1)};
   prepared.outputs.front() = prepared.outputs.front().view({-1});
   prepared.output_splits = std::move(output_splits);

@@ -55,8 +55,9 @@ void write_to(PreparedCollective& prepared, const char* what, std::vector<at::Te
       prepared.outputs.push_back(target);
       continue;
     }
-    prepared.outputs.push_back(use.is_read ? plain(target)
-                                           : at::empty_like(target, at::MemoryFormat::Contiguous));
+    prepared.outputs.push_back(!use.is_read           ? at::empty_like(target, at::MemoryFormat::Contiguous)
+                               : lies_plainly(target) ? target.detach().clone()
+                                                      : plain(target));
     prepared.copies.emplace_back(target.detach(), prepared.outputs.back());
   }
   prepared.result = std::move(targets);

@@ -29,8 +29,9 @@ struct PreparedCollective {
 
 /// What an operation does with its outputs besides writing them.
 struct OutputUse {
-  bool is_read = false;          ///< it reads them too
-  bool is_written_late = false;  ///< it reads what they lie over: they may be written only when it has ended
+  bool is_read = false;  ///< it reads them too
+  /// They may be written only when it has ended: it reads what they lie over, or an earlier operation writes them.
+  bool is_written_late = false;
 };
 
 /// Fills in `outputs`, `copies` and `result`: tensors that lie plainly stand for `targets`, which may be

@@ -45,7 +45,7 @@ PreparedCollective prepare_all_reduce(const Caller& caller, const at::Tensor& te
                                .op = options.op,
                                .wire_dtype = options.wire_dtype,
                                .timeout = caller.timeout}};
-  write_to(prepared, "all_reduce", {tensor}, {.is_read = true});
+  write_to(prepared, "all_reduce", {tensor}, {.is_read = true, .is_written_late = caller.writes_late});
   combine_in_place(prepared, options.premul_factor);
   return prepared;
 }
@@ -57,7 +57,7 @@ PreparedCollective prepare_reduce(const Caller& caller, const at::Tensor& tensor
   PreparedCollective prepared{
       {.kind = Collective::Kind::reduce, .op = options.op, .root = options.dst, .timeout = caller.timeout}};
   if (caller.rank == options.dst) {
-    write_to(prepared, "reduce", {tensor}, {.is_read = true});
+    write_to(prepared, "reduce", {tensor}, {.is_read = true, .is_written_late = caller.writes_late});
   } else {
     // PREMUL_SUM multiplies in place; this rank's tensor must keep its values.
     prepared.outputs = {options.op == ReduceOp::PREMUL_SUM ? plain(tensor).clone() : plain(tensor)};
@@ -79,7 +79,7 @@ PreparedCollective prepare_reduce_scatter(const Caller& caller, const at::Tensor
   PreparedCollective prepared{
       {.kind = Collective::Kind::reduce_scatter, .op = options.op, .timeout = caller.timeout}};
   write_to(prepared, "reduce_scatter_tensor", {output},
-           {.is_written_late = !is_own && may_overlap(output, blocks)});
+           {.is_written_late = caller.writes_late || (!is_own && may_overlap(output, blocks))});
   prepared.outputs.front() = reducible(prepared.outputs.front(), options.op);
   prepared.inputs = {blocks};
   return prepared;
