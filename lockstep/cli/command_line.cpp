@@ -285,7 +285,9 @@ void add_to(CLI::App& app, CommandRow& row) {
     take_values(row, words);
     return true;
   });
-  option->trigger_on_parse();  // each time: a list that is given twice is the last one
+  // A flag that is given twice has its last value, if it is a list too. Words without a flag are one list, which later versions of
+  // CLI11 would pass word by word.
+  if (!row.is_place()) option->trigger_on_parse();
   option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (row.is_place() && row.is_required) option->required();  // so that no list takes its word
   if (row.may_lack_value) {

@@ -175,6 +175,30 @@ TEST(CommandLine, TakesATable) {
   env::set("COLUMNS", std::nullopt);
 }
 
+struct Listed {
+  std::vector<std::string> runs{};
+  int rounds = 1;
+};
+constexpr auto kListedTable = std::to_array<Flag<Listed>>({
+    {.name = "rounds", .member = &Listed::rounds, .words = "How often"},
+    {.name = "RUN", .member = &Listed::runs, .words = "Of what", .is_required = true, .is_place = true},
+});
+
+/// Versions of CLI11 differ in how often they tell of them.
+TEST(CommandLine, WordsWithoutAFlagAreOneList) {
+  const std::vector<std::vector<const char*>> lines{{"program", "a", "b", "c"},
+                                                    {"program", "a", "b", "--rounds", "1", "c"},
+                                                    {"program", "--rounds", "1", "a", "b", "c"},
+                                                    {"program", "--", "a", "b", "c"}};
+  for (const auto& line : lines) {
+    Listed values;
+    EXPECT_TRUE(parse_command_line(
+        "program", "Does it", [&](CommandLine program) { program.add_table<Listed>(kListedTable, values); },
+        static_cast<int>(line.size()), line.data()));
+    EXPECT_EQ(values.runs, (std::vector<std::string>{"a", "b", "c"})) << line[1];
+  }
+}
+
 struct Nested {
   Measured inner{};
   std::string day{};
