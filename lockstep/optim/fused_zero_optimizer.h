@@ -214,7 +214,7 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
   const OptimizerT& state_dict() const { return static_cast<const OptimizerT&>(consolidated()); }
 };
 
-/// For one without <OptimizerT>: says at compile time what to write.
+/// For one whose optimizer is not named: says at compile time what to write.
 template <class Given, class... Rest>
 FusedZeroRedundancyOptimizer(Given&&, Rest&&...) -> FusedZeroRedundancyOptimizer<detail::NoOptimizer>;
 

@@ -106,7 +106,7 @@ class ZeroRedundancyOptimizer : public detail::ZeroRedundancyCore {
   const OptimizerT& state_dict() const { return static_cast<const OptimizerT&>(consolidated()); }
 };
 
-/// For one without <OptimizerT>: says at compile time what to write.
+/// For one whose optimizer is not named: says at compile time what to write.
 template <class Given, class... Rest>
 ZeroRedundancyOptimizer(Given&&, Rest&&...) -> ZeroRedundancyOptimizer<detail::NoOptimizer>;
 

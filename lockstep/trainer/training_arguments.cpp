@@ -80,7 +80,7 @@ std::vector<std::pair<std::string, std::string>> read_pairs(std::string text) {
     const size_t equals = pair.find('=');
     if (equals == std::string::npos || equals == 0) {
       throw ValueError(
-          fmt::format("optim_args is {}; it must be NAME=VALUE, or several with commas between", text));
+          fmt::format("optim_args is \"{}\"; it must be NAME=VALUE, or several with commas between", text));
     }
     pairs.emplace_back(pair.substr(0, equals), pair.substr(equals + 1));
     at = end + 1;
@@ -179,7 +179,7 @@ OptimizerArguments TrainingArguments::optimizer_arguments() const {
       throw ValueError("optim_args has weight_decay, which is an argument of its own: set weight_decay");
     }
     if (optim != "sgd") {
-      throw ValueError(fmt::format("optim_args has {}, but {} takes none; sgd takes some", name, optim));
+      throw ValueError(fmt::format("optim_args has \"{}\", but {} takes none; sgd takes some", name, optim));
     }
     if (name == "momentum") {
       options.momentum = read_number(name, value);
@@ -188,7 +188,8 @@ OptimizerArguments TrainingArguments::optimizer_arguments() const {
     } else if (name == "nesterov") {
       options.nesterov = parse_bool("optim_args: " + name, value);
     } else {
-      throw ValueError(fmt::format("optim_args has {}; sgd takes momentum, dampening and nesterov", name));
+      throw ValueError(
+          fmt::format("optim_args has \"{}\"; sgd takes momentum, dampening and nesterov", name));
     }
   }
   if (options.nesterov && (options.momentum <= 0 || options.dampening != 0)) {

@@ -28,6 +28,7 @@ TEST(Wrapper, FeelsLikeTheModule) {
   CHECK_TRUE(ddp->parameters().size() == 4);
   CHECK_TRUE(ddp.parameters().size() == 4);
   ddp->to(at::kCPU);
+  ddp->to(at::Device(at::kCPU, 0));
   check_throws<Error>([&] { ddp->to(at::kMeta); }, "to(meta): \"net1.weight\" is on cpu");
   CHECK_TRUE(ddp.parameters()[0].is_same(model->net1->weight));
   CHECK_TRUE(ddp.named_parameters().keys() == model->named_parameters().keys());

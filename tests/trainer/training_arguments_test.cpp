@@ -92,16 +92,17 @@ TEST(TrainingArguments, ArgumentsOfTheOptimizer) {
       a.optim_args = args;
     });
   };
-  EXPECT_EQ(sgd("momentum"), "optim_args is momentum; it must be NAME=VALUE, or several with commas between");
+  EXPECT_EQ(sgd("momentum"),
+            "optim_args is \"momentum\"; it must be NAME=VALUE, or several with commas between");
   EXPECT_EQ(sgd("momentum=-1"), "optim_args: momentum is -1; it must be 0 or more");
   EXPECT_EQ(sgd("momentum=0.9,nesterov=perhaps"),
             "optim_args: nesterov is perhaps; it must be true or false");
   EXPECT_EQ(sgd("nesterov=true"), "optim_args: nesterov needs a momentum above 0 and no dampening");
   EXPECT_EQ(sgd("weight_decay=0.1"),
             "optim_args has weight_decay, which is an argument of its own: set weight_decay");
-  EXPECT_EQ(sgd("beta1=0.9"), "optim_args has beta1; sgd takes momentum, dampening and nesterov");
+  EXPECT_EQ(sgd("beta1=0.9"), "optim_args has \"beta1\"; sgd takes momentum, dampening and nesterov");
   EXPECT_EQ(message([](auto& a) { a.optim_args = "momentum=0.9"; }),
-            "optim_args has momentum, but adamw_torch_fused takes none; sgd takes some");
+            "optim_args has \"momentum\", but adamw_torch_fused takes none; sgd takes some");
 }
 
 TEST(TrainingArguments, AScheduleThatFollowsAMetricNeedsAnEvaluation) {

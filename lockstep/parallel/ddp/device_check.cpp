@@ -61,7 +61,8 @@ void verify_device(const torch::nn::Module& module, at::Device device) {
   const auto verify = [&](const std::string& name, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     const at::Device own = tensor.device();
-    if (own.type() == device.type() && (!device.has_index() || own.index() == device.index())) return;
+    const bool is_any_of_its_type = !device.has_index() || device.is_cpu();  // "cpu:0" is the only one
+    if (own.type() == device.type() && (is_any_of_its_type || own.index() == device.index())) return;
     throw Error(fmt::format(
         "DistributedDataParallel::to({}): \"{}\" is on {}, and a wrapped module stays where it is; move the module before you "
         "wrap it",
