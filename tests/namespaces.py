@@ -11,6 +11,13 @@ def unshare(*kinds):
     return ["unshare", *([] if os.geteuid() == 0 else ["-Ur"]), *kinds]
 
 
+def become_root():
+    """Without privileges: starts this script anew as root of a user namespace. Ranks that it starts share that, as one user's ranks do: from
+    user namespaces of their own they may not open each other's memory."""
+    if os.geteuid() != 0 and refusal() is None:
+        os.execvp("unshare", [*unshare(), sys.executable, *sys.argv])
+
+
 @functools.cache
 def refusal(*kinds):
     """Why no command can run in new namespaces of these kinds, or None."""

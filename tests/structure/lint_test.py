@@ -20,19 +20,27 @@ LOADER.exec_module(lint)
 
 # By check: a file with faults, what it holds, and what lint says of each.
 PLANTED = {
-    "format": ("bad.cpp", "int  f( ){return 1;}\n", r"bad\.cpp"),
+    "format": ("bad.cpp", "int  f( ){return 1;}\n", r"bad\.cpp", r"bad\.py", r"CMakeLists\.txt"),
     "shell": ("scripts/bad", "#!/usr/bin/env bash\ncd $1\n", r"scripts/bad:2:4: .*SC2086"),
     "python": ("bad.py", "import os\nx=1\n", r"bad\.py:1:8: .*unused", r"bad\.py:2:2: .*issing whitespace around operator"),
-    "cmake": ("CMakeLists.txt", "if( X )\nset(A\n b)\nendif()\n", r"CMakeLists\.txt would be reformatted"),
-    "prose": ("bad_col" "our.md", "# Page\n\n| a | the same |\n\nThey " "synchron" "ise.\n", r"bad_\w+\.md:3: a cell says",
-              r"bad_\w+\.md:5: write \"synchronize\"", r"bad_\w+\.md: its name: write \"bad_color\""),
-    "clang-tidy": ("moved.cpp", "#include <string>\n#include <utility>\nstd::string::size_type f(std::string a) {\n"
-                                "  std::string b = std::move(a);\n  return a.size() + b.size();\n}\n"
-                                "int g(int n) {\n  int* p = nullptr;\n  return n > 0 ? *p : 0;\n}\n"
-                                "std::string h(const std::string& a) {\n  std::string b = \"x\" + a;\n"
-                                "  for (auto c : {b, a}) b += c.size();\n  return b;\n}\n",
-                   r"moved\.cpp:5:10: .*bugprone-use-after-move", r"moved\.cpp:9:18: .*clang-analyzer-core.NullDereference",
-                   r"moved\.cpp:13:13: .*performance-for-range-copy"),
+    "prose": (
+        "bad_col" + "our.md",
+        "# Page\n\n| a | the same |\n\nThey " + "synchron" + "ise.\n",
+        r"bad_\w+\.md:3: a cell says",
+        r"bad_\w+\.md:5: write \"synchronize\"",
+        r"bad_\w+\.md: its name: write \"bad_color\"",
+    ),
+    "clang-tidy": (
+        "moved.cpp",
+        "#include <string>\n#include <utility>\nstd::string::size_type f(std::string a) {\n"
+        "  std::string b = std::move(a);\n  return a.size() + b.size();\n}\n"
+        "int g(int n) {\n  int* p = nullptr;\n  return n > 0 ? *p : 0;\n}\n"
+        'std::string h(const std::string& a) {\n  std::string b = "x" + a;\n'
+        "  for (auto c : {b, a}) b += c.size();\n  return b;\n}\n",
+        r"moved\.cpp:5:10: .*bugprone-use-after-move",
+        r"moved\.cpp:9:18: .*clang-analyzer-core.NullDereference",
+        r"moved\.cpp:13:13: .*performance-for-range-copy",
+    ),
 }
 # By rule about pages: a page with one fault, in its first line, and what lint says of it.
 FAULTS_OF_PAGES = (
@@ -67,22 +75,40 @@ RIGHT_PAGES = (
 )
 # By rule about spelling: words in two halves, since this file is looked at too, and what lint writes instead.
 BRITISH = (
-    ("Synchronis", "ation", "Synchronization"), ("analys", "er", "analyzer"), ("kCOL", "OUR", "kCOLOR"), ("is_unlabel", "led", "is_unlabeled"),
-    ("centr", "ed", "centered"), ("theat", "re", "theater"), ("met", "res", "meters"), ("licen", "ces", "licenses"), ("practis", "ed", "practiced"),
-    ("catalo", "gue", "catalog"), ("gre", "yish", "grayish"), ("learn", "t", "learned"), ("misspel", "t", "misspelled"),
-    ("judge", "ment", "judgment"), ("program", "mes", "programs"), ("fulf", "ilment", "fulfillment"), ("skil", "ful", "skillful"),
-    ("arte", "fact", "artifact"), ("che", "que", "check"), ("among", "st", "among"), ("whil", "st", "while"), ("pre-", "empted", "preempted"),
+    ("Synchronis", "ation", "Synchronization"),
+    ("analys", "er", "analyzer"),
+    ("kCOL", "OUR", "kCOLOR"),
+    ("is_unlabel", "led", "is_unlabeled"),
+    ("centr", "ed", "centered"),
+    ("theat", "re", "theater"),
+    ("met", "res", "meters"),
+    ("licen", "ces", "licenses"),
+    ("practis", "ed", "practiced"),
+    ("catalo", "gue", "catalog"),
+    ("gre", "yish", "grayish"),
+    ("learn", "t", "learned"),
+    ("misspel", "t", "misspelled"),
+    ("judge", "ment", "judgment"),
+    ("program", "mes", "programs"),
+    ("fulf", "ilment", "fulfillment"),
+    ("skil", "ful", "skillful"),
+    ("arte", "fact", "artifact"),
+    ("che", "que", "check"),
+    ("among", "st", "among"),
+    ("whil", "st", "while"),
+    ("pre-", "empted", "preempted"),
 )
 # Right, though they look so.
-AMERICAN = ("ModelLedger ColOurs premise otherwise fourth hours analyses controlled cancelled cancellation metric center_result programmed "
-            "presence references fulfilled willful spelling afterwards previews")
+AMERICAN = (
+    "ModelLedger ColOurs premise otherwise fourth hours analyses controlled cancelled cancellation metric center_result programmed "
+    "presence references fulfilled willful spelling afterwards previews"
+)
 
 
 class Lint(unittest.TestCase):
     def checkout(self, folder):
         """A repository with the configuration of this one."""
-        for name in ("scripts/lint", "scripts/format", ".clang-format", ".clang-tidy", ".gersemirc", "ruff.toml",
-                     "deps/requirements-test.txt"):
+        for name in ("scripts/lint", "scripts/format", ".clang-format", ".clang-tidy", ".gersemirc", "ruff.toml", "deps/requirements-test.txt"):
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(SOURCE / name, folder / name)
         (folder / ".venv").symlink_to(SOURCE / ".venv")
@@ -98,14 +124,16 @@ class Lint(unittest.TestCase):
             self.checkout(folder)
             (folder / "build").mkdir()
             moved = folder / "moved.cpp"
-            (folder / "build/compile_commands.json").write_text(json.dumps(
-                [{"directory": name, "file": str(moved), "command": f"clang++ -std=c++20 -c {moved}"}]))
+            (folder / "build/compile_commands.json").write_text(
+                json.dumps([{"directory": name, "file": str(moved), "command": f"clang++ -std=c++20 -c {moved}"}])
+            )
             (folder / ".gitignore").write_text(".venv\nbuild/\n")
-            clean = self.run_lint(folder, "shell", "python", "cmake", "prose", "clang-tidy")
+            clean = self.run_lint(folder, "format", "shell", "python", "prose", "clang-tidy")
             self.assertEqual(clean.returncode, 0, clean.stdout + clean.stderr)
             for file, text, *_ in PLANTED.values():
                 (folder / file).write_text(text)
-            subprocess.run(["git", "add", "bad.cpp"], cwd=folder, check=True)  # scripts/format looks at tracked files
+            (folder / "CMakeLists.txt").write_text("if( X )\nset(A\n b)\nendif()\n")
+            subprocess.run(["git", "add", "bad.cpp", "bad.py", "CMakeLists.txt"], cwd=folder, check=True)  # scripts/format looks at tracked files
             for check, (_, _, *expected) in PLANTED.items():
                 with self.subTest(check=check):
                     found = self.run_lint(folder, check)
@@ -132,19 +160,27 @@ class Lint(unittest.TestCase):
             folder = pathlib.Path(name)
             self.checkout(folder)
             null = "int {0}(int n) {{\n  int* p = nullptr;\n  return n > 0 ? *p : copies({{}});\n}}\n"
-            self.unity(folder, {
-                "copies.h": "#pragma once\n#include <string>\n#include <vector>\ninline int copies(const std::vector<std::string>& all) {\n"
-                            "  int sum = 0;\n  for (auto one : all) sum += one.size() > 1 ? 1 : 0;\n  return sum;\n}\n",
-                "first.cpp": '#include "copies.h"\n' + null.format("first"),
-                "second.cpp": '#include "copies.h"\n' + null.format("second")}, {"clean.cpp": "int clean;\n"})
+            self.unity(
+                folder,
+                {
+                    "copies.h": "#pragma once\n#include <string>\n#include <vector>\ninline int copies(const std::vector<std::string>& all) {\n"
+                    "  int sum = 0;\n  for (auto one : all) sum += one.size() > 1 ? 1 : 0;\n  return sum;\n}\n",
+                    "first.cpp": '#include "copies.h"\n' + null.format("first"),
+                    "second.cpp": '#include "copies.h"\n' + null.format("second"),
+                },
+                {"clean.cpp": "int clean;\n"},
+            )
             found = self.run_lint(folder, "--all", "clang-tidy")
             self.assertEqual(found.returncode, 1, found.stdout + found.stderr)
-            for fault in (r"copies\.h:6:13: .*performance-for-range-copy", r"first\.cpp:4:18: .*clang-analyzer-core.NullDereference",
-                          r"second\.cpp:4:18: .*clang-analyzer-core.NullDereference"):
+            for fault in (
+                r"copies\.h:6:13: .*performance-for-range-copy",
+                r"first\.cpp:4:18: .*clang-analyzer-core.NullDereference",
+                r"second\.cpp:4:18: .*clang-analyzer-core.NullDereference",
+            ):
                 self.assertRegex(found.stdout, fault)
             self.assertEqual(found.stdout.count("error:"), 3, found.stdout)
 
-            kept, = (file for file in (folder / "build/lint").iterdir() if file.read_text())
+            (kept,) = (file for file in (folder / "build/lint").iterdir() if file.read_text())
             kept.write_text("kept.cpp:1:1: error: as before\n")
             again = self.run_lint(folder, "--all", "clang-tidy")
             self.assertIn("as before", again.stdout)
@@ -159,10 +195,15 @@ class Lint(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             self.checkout(folder)
-            text = ("#pragma once\n#include <string>\n#include <vector>\ninline int {0}(const std::vector<std::string>& all) {{\n"
-                    "  int sum = 0;\n  for (const auto& one : all) sum += one.size() > 1 ? 1 : 0;\n  return sum;\n}}\n")
-            self.unity(folder, {"own.h": text.format("own"), "own.cpp": '#include "own.h"\n'},
-                       {"alone.h": text.format("alone"), "user.cpp": '#include "alone.h"\n'})
+            text = (
+                "#pragma once\n#include <string>\n#include <vector>\ninline int {0}(const std::vector<std::string>& all) {{\n"
+                "  int sum = 0;\n  for (const auto& one : all) sum += one.size() > 1 ? 1 : 0;\n  return sum;\n}}\n"
+            )
+            self.unity(
+                folder,
+                {"own.h": text.format("own"), "own.cpp": '#include "own.h"\n'},
+                {"alone.h": text.format("alone"), "user.cpp": '#include "alone.h"\n'},
+            )
             for command in (["add", "."], ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "-m", "clean"]):
                 subprocess.run(["git", *command], cwd=folder, check=True)
             for header in ("own", "alone"):
@@ -182,7 +223,9 @@ class Lint(unittest.TestCase):
             tidy.parent.mkdir(parents=True)
 
             def pretend(slow):
-                tidy.write_text(f"#!/usr/bin/env bash\ncase $* in\n--version) echo 1 ;;\n*-0.cpp) echo >>{folder}/build/quick ;;\n*) {slow} ;;\nesac\n")
+                tidy.write_text(
+                    f"#!/usr/bin/env bash\ncase $* in\n--version) echo 1 ;;\n*-0.cpp) echo >>{folder}/build/quick ;;\n*) {slow} ;;\nesac\n"
+                )
                 tidy.chmod(0o755)
 
             pid = folder / "build/pid"
@@ -214,7 +257,7 @@ class Lint(unittest.TestCase):
 
         for text, expected in FAULTS_OF_PAGES:
             with self.subTest(text[:60]):
-                (number, told), = lint.faults_of_page(text)
+                ((number, told),) = lint.faults_of_page(text)
                 self.assertEqual(number, 1)
                 self.assertIn(expected, told)
         self.assertEqual(set(lint.PROSE.values()) - {expected for _, expected in FAULTS_OF_PAGES}, set(), "rules without a fault here")

@@ -31,9 +31,23 @@ from common.xxh3 import xxh3_64
 class Hash(unittest.TestCase):
     def test_is_that_of_the_library(self):
         """Each length is another branch of the algorithm, or its end; the values are libxxhash's."""
-        wanted = {0: 0x2d06800538d394c2, 1: 0xb95d064157e4a8b4, 3: 0x4b2bf643aad9977c, 4: 0x1a322462ca4049e4, 8: 0x7b6cbf2b8364e41d,
-                  9: 0x89efc25121f13282, 16: 0x65140316743838f8, 17: 0xd15eb938f2b03cd0, 128: 0xb9c0abe395dfa8a1, 129: 0x5ecbf4005614dab4,
-                  240: 0x84e5622e8f1d582, 241: 0xe458863ec159b424, 1024: 0xc5eb3b0e7580130f, 1025: 0x40846007943e297d, 4999: 0x3fe726379fc41eb}
+        wanted = {
+            0: 0x2D06800538D394C2,
+            1: 0xB95D064157E4A8B4,
+            3: 0x4B2BF643AAD9977C,
+            4: 0x1A322462CA4049E4,
+            8: 0x7B6CBF2B8364E41D,
+            9: 0x89EFC25121F13282,
+            16: 0x65140316743838F8,
+            17: 0xD15EB938F2B03CD0,
+            128: 0xB9C0ABE395DFA8A1,
+            129: 0x5ECBF4005614DAB4,
+            240: 0x84E5622E8F1D582,
+            241: 0xE458863EC159B424,
+            1024: 0xC5EB3B0E7580130F,
+            1025: 0x40846007943E297D,
+            4999: 0x3FE726379FC41EB,
+        }
         state, data = 12345, bytearray()
         for _ in range(5000):
             state = state * 1103515245 + 12345 & 0xFFFFFFFF
@@ -49,8 +63,15 @@ def picture(color, depth, line, *chunks, height=1):
     """A PNG file with rows of one kind."""
     width = len(line) * 8 // depth // png._CHANNELS[color]
     header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
-    return b"".join([png.SIGNATURE, chunk(b"IHDR", header), *(chunk(*each) for each in chunks),
-                     chunk(b"IDAT", zlib.compress((b"\0" + line) * height)), chunk(b"IEND", b"")])
+    return b"".join(
+        [
+            png.SIGNATURE,
+            chunk(b"IHDR", header),
+            *(chunk(*each) for each in chunks),
+            chunk(b"IDAT", zlib.compress((b"\0" + line) * height)),
+            chunk(b"IEND", b""),
+        ]
+    )
 
 
 class Png(unittest.TestCase):
@@ -59,21 +80,27 @@ class Png(unittest.TestCase):
         line = bytes([10, 100, 200, 0, 10, 100, 200, 1, 10, 100, 200, 127, 10, 100, 200, 254, 10, 100, 200, 255])
         deep = bytes.fromhex("123456789abc0000123456789abc4321123456789abcffff")
         for name, file, pixels in (
-                ("alpha", picture(6, 8, line), "ffffffffffffbac5e51566c80a64c8"),
-                ("gamma", picture(6, 8, line, (b"gAMA", struct.pack(">I", 55000))), "ffffffffffffbac9e91c76d11276d1"),
-                ("sRGB comes before gamma", picture(6, 8, line, (b"sRGB", b"\0"), (b"gAMA", struct.pack(">I", 100000))),
-                 "ffffffffffffbac5e51566c80a64c8"),
-                ("a damaged chunk that is not needed", picture(6, 8, line, (b"gAMA", struct.pack(">I", 55000), 1)), "ffffffffffffbac5e51566c80a64c8"),
-                ("gray and alpha", picture(4, 8, bytes([50, 0, 50, 60, 50, 255])), "ffffffe3e3e3323232"),
-                ("16 bits", picture(6, 16, deep), "ffffffe1eaf34c9ccb"),
-                ("16 bits, 9 of them significant", picture(6, 16, deep[8:], (b"sBIT", bytes([9] * 4)), (b"sRGB", b"\0")), "dee1ea12569a"),
-                ("palette", picture(3, 4, bytes([0x01, 0x23]), (b"PLTE", bytes([10, 100, 200] * 3)), (b"tRNS", bytes([0, 99]))),
-                 "ffffffccd4eb0a64c8000000"),
-                ("a transparent gray", picture(0, 1, bytes([0b10100000]), (b"tRNS", b"\0\1")),
-                 "ffffff000000ffffff000000000000000000000000000000"),
-                ("2 bits", picture(0, 2, bytes([0b00011011])), "000000555555aaaaaaffffff"),
-                ("a transparent color", picture(2, 8, bytes([1, 2, 3, 4, 5, 6]), (b"tRNS", bytes([0, 4, 0, 5, 0, 6]))), "010203ffffff"),
-                ("16 bits of gray", picture(0, 16, bytes.fromhex("00ff80007fff")), "131313babababababa")):
+            ("alpha", picture(6, 8, line), "ffffffffffffbac5e51566c80a64c8"),
+            ("gamma", picture(6, 8, line, (b"gAMA", struct.pack(">I", 55000))), "ffffffffffffbac9e91c76d11276d1"),
+            (
+                "sRGB comes before gamma",
+                picture(6, 8, line, (b"sRGB", b"\0"), (b"gAMA", struct.pack(">I", 100000))),
+                "ffffffffffffbac5e51566c80a64c8",
+            ),
+            ("a damaged chunk that is not needed", picture(6, 8, line, (b"gAMA", struct.pack(">I", 55000), 1)), "ffffffffffffbac5e51566c80a64c8"),
+            ("gray and alpha", picture(4, 8, bytes([50, 0, 50, 60, 50, 255])), "ffffffe3e3e3323232"),
+            ("16 bits", picture(6, 16, deep), "ffffffe1eaf34c9ccb"),
+            ("16 bits, 9 of them significant", picture(6, 16, deep[8:], (b"sBIT", bytes([9] * 4)), (b"sRGB", b"\0")), "dee1ea12569a"),
+            (
+                "palette",
+                picture(3, 4, bytes([0x01, 0x23]), (b"PLTE", bytes([10, 100, 200] * 3)), (b"tRNS", bytes([0, 99]))),
+                "ffffffccd4eb0a64c8000000",
+            ),
+            ("a transparent gray", picture(0, 1, bytes([0b10100000]), (b"tRNS", b"\0\1")), "ffffff000000ffffff000000000000000000000000000000"),
+            ("2 bits", picture(0, 2, bytes([0b00011011])), "000000555555aaaaaaffffff"),
+            ("a transparent color", picture(2, 8, bytes([1, 2, 3, 4, 5, 6]), (b"tRNS", bytes([0, 4, 0, 5, 0, 6]))), "010203ffffff"),
+            ("16 bits of gray", picture(0, 16, bytes.fromhex("00ff80007fff")), "131313babababababa"),
+        ):
             with self.subTest(name):
                 self.assertEqual(png.read_on_white(file).hex(), pixels)
 
@@ -96,19 +123,36 @@ class Png(unittest.TestCase):
             for x, y, dx, dy in png._ADAM7:
                 part = pixels[y::dy, x::dx]
                 raw += b"".join(b"\0" + line.tobytes() for line in part if part.size)
-            file = (png.SIGNATURE + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 1)) + chunk(b"IDAT", zlib.compress(raw)) +
-                    chunk(b"IEND", b""))
+            file = (
+                png.SIGNATURE
+                + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 1))
+                + chunk(b"IDAT", zlib.compress(raw))
+                + chunk(b"IEND", b"")
+            )
             self.assertEqual(png.read_on_white(file), pixels.tobytes())
             self.assertEqual(np.asarray(Image.open(io.BytesIO(file))).tobytes(), pixels.tobytes())
 
     def test_bad_pictures_are_refused(self):
         good = picture(2, 8, bytes(range(96)), height=32)
         png.read_on_white(good)
-        for name, bad in (("empty", b""), ("no picture", b"GIF89a" + bytes(50)), ("cut", good[:60]), ("damaged", good[:50] + b"x" + good[51:]),
-                          ("header", good[:20] + b"x" + good[21:]), ("too few rows", picture(2, 8, bytes(96), height=32).replace(
-                              chunk(b"IDAT", zlib.compress(bytes(97 * 32))), chunk(b"IDAT", zlib.compress(bytes(97 * 31))))),
-                          ("no palette", picture(3, 8, bytes(4))), ("a filter that is none", picture(2, 8, bytes(3)).replace(
-                              chunk(b"IDAT", zlib.compress(bytes(4))), chunk(b"IDAT", zlib.compress(b"\5\0\0\0"))))):
+        for name, bad in (
+            ("empty", b""),
+            ("no picture", b"GIF89a" + bytes(50)),
+            ("cut", good[:60]),
+            ("damaged", good[:50] + b"x" + good[51:]),
+            ("header", good[:20] + b"x" + good[21:]),
+            (
+                "too few rows",
+                picture(2, 8, bytes(96), height=32).replace(
+                    chunk(b"IDAT", zlib.compress(bytes(97 * 32))), chunk(b"IDAT", zlib.compress(bytes(97 * 31)))
+                ),
+            ),
+            ("no palette", picture(3, 8, bytes(4))),
+            (
+                "a filter that is none",
+                picture(2, 8, bytes(3)).replace(chunk(b"IDAT", zlib.compress(bytes(4))), chunk(b"IDAT", zlib.compress(b"\5\0\0\0"))),
+            ),
+        ):
             with self.subTest(name):
                 with self.assertRaises(png.BadPicture):
                     png.read_on_white(bad)
@@ -125,7 +169,7 @@ class Png(unittest.TestCase):
         """Those that png_image_write_to_memory of libpng 1.6.39 chose."""
         steps = bytes(min(255, x * 8 + y) for y in range(32) for x in range(32) for _ in range(3))
         file = png.write_rgb(steps, 32, 32)
-        raw = zlib.decompress(file[file.index(b"IDAT") + 4:-16])
+        raw = zlib.decompress(file[file.index(b"IDAT") + 4 : -16])
         self.assertEqual([raw[97 * y] for y in range(32)], [1] + [2] * 31)
 
 
@@ -159,7 +203,10 @@ class Files(unittest.TestCase):
         self.assertEqual(list(self.directory.iterdir()), [])
 
     def test_a_program_that_fails(self):
-        for words, message in ((["sh", "-c", "exit 3"], "sh -c exit 3 failed; try another"), (["no-such-program"], "cannot start no-such-program: No such file")):
+        for words, message in (
+            (["sh", "-c", "exit 3"], "sh -c exit 3 failed; try another"),
+            (["no-such-program"], "cannot start no-such-program: No such file"),
+        ):
             with self.assertRaisesRegex(Error, message):
                 run_program(words, self.directory, "try another")
 
@@ -203,6 +250,7 @@ class Files(unittest.TestCase):
                     info = tarfile.TarInfo("x")
                     info.type, info.linkname = kind, link
                     archive.addfile(info)
+
             return make
 
         for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
@@ -218,6 +266,7 @@ class Files(unittest.TestCase):
 
     def test_names_that_lead_outside(self):
         for name in ("../x", "a/../../x", "/x"):
+
             def make_zip(path):
                 with zipfile.ZipFile(path, "w") as archive:
                     archive.writestr(name, "x")
@@ -250,6 +299,22 @@ class Files(unittest.TestCase):
                     shutil.rmtree(self.directory / "bad")
             damaged = 0
             self.refused(self.archive(f"first.{ending}", make), "bad checksum|not a .* file|invalid header|file could not be opened")
+
+    def test_the_check_sum_of_a_compressed_archive(self):
+        def make(path):
+            with tarfile.open(path, "w:gz") as archive:
+                info = tarfile.TarInfo("a")
+                info.size = 30000
+                archive.addfile(info, io.BytesIO(b"a line\n" * 5000))
+            path.write_bytes(damage(path.read_bytes()))
+
+        for damage, message in (
+            (lambda content: content[:-8] + bytes([content[-8] ^ 1]) + content[-7:], "CRC check failed"),
+            (lambda content: content[:-8], "ended before the end-of-stream"),
+            (lambda content: content[:-1], "ended before the end-of-stream"),
+        ):
+            self.refused(self.archive("a.tar.gz", make), message)
+            shutil.rmtree(self.directory / "bad")
 
     def test_a_damaged_zip(self):
         def make(path):

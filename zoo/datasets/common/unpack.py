@@ -15,11 +15,14 @@ _PIECE = 1 << 20
 
 
 def _check_end(archive):
-    """tarfile takes a damaged header for the end of the archive. The true end is a block of zeros, or that of the file."""
+    """tarfile takes a damaged header for the end of the archive. The true end is a block of zeros, or that of the file. What is compressed has
+    its check sum behind that, which is looked at there."""
     archive.fileobj.seek(archive.offset)
     block = archive.fileobj.read(tarfile.BLOCKSIZE)
     if block.strip(b"\0"):
         raise tarfile.ReadError(f"the header at byte {archive.offset} is damaged")
+    while archive.fileobj.read(_PIECE):
+        end_if_stopped()
 
 
 def _is_leftover(name):
