@@ -77,8 +77,10 @@ def packages(*names):
         sys.stdout.flush()
         os.execv(PYTHON, [str(PYTHON), *sys.argv])
     commands = {INSTALLERS.get(name, "scripts/setup --test"): None for name in missing}
-    fail(f"the Python package{'s' if len(missing) > 1 else ''} {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} "
-         f"missing: run {' && '.join(commands)}")
+    fail(
+        f"the Python package{'s' if len(missing) > 1 else ''} {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} "
+        f"missing: run {' && '.join(commands)}"
+    )
 
 
 def torchrun():
@@ -89,8 +91,15 @@ def torchrun():
 def output(command, environment=(), **options):
     """What a command prints. If it fails, its own message is this script's."""
     command = [str(word) for word in command]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-                          env={**os.environ, **dict(environment)}, **options)
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **dict(environment)},
+        **options,
+    )
     if done.returncode != 0:
         fail(f"{' '.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:].rstrip()}")
     return done.stdout

@@ -20,6 +20,7 @@ def platform_tag():
     """manylinux with the newest glibc whose symbols the libraries use (PEP 600); linux_x86_64 where they need other libraries."""
     newest = 17
     for library in HERE.glob("*.so*"):
+
         def read(*flags):
             return subprocess.run(["readelf", *flags, library], check=True, capture_output=True, text=True).stdout
 

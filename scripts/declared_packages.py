@@ -30,8 +30,9 @@ def alternatives_of(need):
 def read_packages():
     """{name: Package} of what is installed."""
     fields = ("db:Status-Abbrev", "Package", "Essential", "Priority", "Provides", "Pre-Depends", "Depends")
-    listing = subprocess.run(["dpkg-query", "-W", "-f", "\t".join(f"${{{field}}}" for field in fields) + "\n"],
-                             check=True, capture_output=True, text=True).stdout
+    listing = subprocess.run(
+        ["dpkg-query", "-W", "-f", "\t".join(f"${{{field}}}" for field in fields) + "\n"], check=True, capture_output=True, text=True
+    ).stdout
     packages = {}
     for line in listing.splitlines():
         status, name, essential, priority, provides, *depends = line.split("\t")
@@ -57,8 +58,7 @@ def closure(packages, declared):
     found = set()
     needs = [[name] for name, package in packages.items() if package.is_everywhere] + list(declared)
     for need in needs:  # it grows meanwhile
-        candidates = [name for alternative in need for name in
-                      ([alternative] if alternative in packages else providers[alternative])]
+        candidates = [name for alternative in need for name in ([alternative] if alternative in packages else providers[alternative])]
         if candidates and not found.intersection(candidates):
             found.add(candidates[0])
             needs += packages[candidates[0]].needs

@@ -21,8 +21,10 @@ import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KNOWN = ROOT / "docs/api_undocumented.txt"
-HEAD = ("# Public symbols without a /// comment, and comments that Doxygen cannot read. scripts/docs fails where there is another one.\n"
-        "# Take out what has got its comment (scripts/docs_api.py build-docs/pages --write).\n")
+HEAD = (
+    "# Public symbols without a /// comment, and comments that Doxygen cannot read. scripts/docs fails where there is another one.\n"
+    "# Take out what has got its comment (scripts/docs_api.py build-docs/pages --write).\n"
+)
 # Modules in the order of the house, and what each is for.
 MODULES = {
     "base": "errors, logging, main() for programs, random keys",
@@ -49,7 +51,7 @@ WIDTH = 88  # columns of a declaration; the site shows 92
 
 
 def complaints(log):
-    """"file: what" for each warning, without line numbers, which change."""
+    """ "file: what" for each warning, without line numbers, which change."""
     found = set()
     for line in log.splitlines():
         match = re.match(r"(.*?):\d+: (?:warning|error): (.*)", line)
@@ -70,15 +72,21 @@ def complaints(log):
 
 
 def public_headers():
-    included = [name for header in ("lockstep/lockstep.h", "zoo/zoo.h")
-                for name in re.findall(r'^#include "(.*)"', (ROOT / header).read_text(), re.M)]
+    included = [
+        name for header in ("lockstep/lockstep.h", "zoo/zoo.h") for name in re.findall(r'^#include "(.*)"', (ROOT / header).read_text(), re.M)
+    ]
     return [re.sub("^lockstep/zoo/", "zoo/", name) for name in included if name != "lockstep/lockstep.h"]
 
 
 def run_doxygen(headers, directory):
     version = re.search(r"project\(Lockstep VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
-    result = subprocess.run(["doxygen", "docs/Doxyfile"], cwd=ROOT, capture_output=True, text=True, env={
-        **os.environ, "LOCKSTEP_VERSION": version, "LOCKSTEP_HEADERS": " ".join(headers), "LOCKSTEP_API_DIR": str(directory)})
+    result = subprocess.run(
+        ["doxygen", "docs/Doxyfile"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LOCKSTEP_VERSION": version, "LOCKSTEP_HEADERS": " ".join(headers), "LOCKSTEP_API_DIR": str(directory)},
+    )
     if result.returncode != 0:
         sys.exit(f"docs_api: error: doxygen ended with {result.returncode}: {result.stderr}")
     return result.stderr
@@ -176,8 +184,7 @@ class Words:
 
     def of(self, symbol):
         """All that is said about a symbol."""
-        parts = [self.paragraphs(part) for name in ("briefdescription", "detaileddescription")
-                 if (part := symbol.find(name)) is not None]
+        parts = [self.paragraphs(part) for name in ("briefdescription", "detaileddescription") if (part := symbol.find(name)) is not None]
         return re.sub(r"\n{3,}", "\n\n", "\n\n".join(filter(None, parts)))
 
 
@@ -190,9 +197,14 @@ def declaration(member):
     template = member.find("templateparamlist")
     head = ""
     if template is not None:
-        head = "template <" + ", ".join(" ".join(filter(None, (code_of(p.find("type")), code_of(p.find("declname")))))
-                                        for p in template.findall("param")) + ">\n"
-    words = [name for name in ("static", "explicit", "virtual") if member.get(name if name != "virtual" else "virt") in ("yes", "virtual", "pure-virtual")]
+        head = (
+            "template <"
+            + ", ".join(" ".join(filter(None, (code_of(p.find("type")), code_of(p.find("declname"))))) for p in template.findall("param"))
+            + ">\n"
+        )
+    words = [
+        name for name in ("static", "explicit", "virtual") if member.get(name if name != "virtual" else "virt") in ("yes", "virtual", "pure-virtual")
+    ]
     start = " ".join(filter(None, [*words, code_of(member.find("type")), member.findtext("name")])) + "("
     parameters = []
     for parameter in member.findall("param"):
@@ -203,8 +215,12 @@ def declaration(member):
         default = code_of(parameter.find("defval"))
         parameters.append(text + array + (f" = {default}" if default else ""))
     deleted = (member.findtext("argsstring") or "").replace(" ", "").endswith("=delete")
-    end = ")" + (" const" if member.get("const") == "yes" else "") + (" = 0" if member.get("virt") == "pure-virtual" else "") \
+    end = (
+        ")"
+        + (" const" if member.get("const") == "yes" else "")
+        + (" = 0" if member.get("virt") == "pure-virtual" else "")
         + (" = delete" if deleted else "")
+    )
     line = start + ", ".join(parameters) + end
     if len(line) > WIDTH:
         line = start + "\n    " + ",\n    ".join(parameters) + end
@@ -243,8 +259,12 @@ class Page:
         self.lines.append(f"### {plain(name)} {{ #{anchor_of(qualified)} }}")
         self.lines.append(f"```cpp\n{compound.get('kind')} {name.rsplit('::', 1)[-1]}{' : public ' + ', '.join(bases) if bases else ''};\n```")
         self.lines.append(self.words.of(compound))
-        members = [member for section in compound.findall("sectiondef") for member in section.findall("memberdef")
-                   if member.get("prot") == "public" and member.get("kind") != "friend"]
+        members = [
+            member
+            for section in compound.findall("sectiondef")
+            for member in section.findall("memberdef")
+            if member.get("prot") == "public" and member.get("kind") != "friend"
+        ]
         self.add_fields([member for member in members if member.get("kind") == "variable"])
         self.add_members([member for member in members if member.get("kind") != "variable"], 4)
 
@@ -256,8 +276,7 @@ class Page:
             kind = code_of(field.find("type"))
             # The type stands beside it: an enumerator's name is enough.
             initial = tidy(re.sub(r"^=\s*", "", code_of(field.find("initializer")))).removeprefix(kind + "::")
-            rows.append(f"| `{field.findtext('name')}` | `{cell(kind)}` | {f'`{cell(initial)}`' if initial else ''} "
-                        f"| {cell(self.words.of(field))} |")
+            rows.append(f"| `{field.findtext('name')}` | `{cell(kind)}` | {f'`{cell(initial)}`' if initial else ''} | {cell(self.words.of(field))} |")
         self.lines.append("\n".join(rows))
 
     def add_members(self, members, depth):
@@ -271,8 +290,9 @@ class Page:
                 self.lines.append(f"```cpp\n{self.declared(member)}\n```")
                 self.lines.append(self.words.of(member))
                 if member.get("kind") == "enum":
-                    self.lines.append("\n".join(f"- `{value.findtext('name')}`: {' '.join(self.words.of(value).split())}"
-                                                for value in member.findall("enumvalue")))
+                    self.lines.append(
+                        "\n".join(f"- `{value.findtext('name')}`: {' '.join(self.words.of(value).split())}" for value in member.findall("enumvalue"))
+                    )
 
     @staticmethod
     def declared(member):
@@ -312,8 +332,7 @@ def write_pages(xml, headers, pages):
                 header = member.find("location").get("file")
                 qualified = member.findtext("qualifiedname") or member.findtext("name")
                 known = any(member.get("id") == other.get("id") for other in members[header])
-                if header in headers and "::detail" not in qualified and not known and \
-                        (kind == "namespace" or member.get("kind") == "define"):
+                if header in headers and "::detail" not in qualified and not known and (kind == "namespace" or member.get("kind") == "define"):
                     members[header].append(member)
                     places.add(member.get("id"), module_of(header), qualified)
 
@@ -329,8 +348,11 @@ def write_pages(xml, headers, pages):
         for header in own:
             page.add_header(header, sorted(compounds[header], key=by_line), sorted(members[header], key=by_line))
         (pages / "api" / f"{module}.md").write_text(page.text())
-        rows.append(f"| [{module}](../api/{module}.md) | {MODULES[module]} | "
-                    + ", ".join(f"[{header.rsplit('/', 1)[1].removesuffix('.h')}](../api/{module}.md#{slug(header)})" for header in own) + " |")
+        rows.append(
+            f"| [{module}](../api/{module}.md) | {MODULES[module]} | "
+            + ", ".join(f"[{header.rsplit('/', 1)[1].removesuffix('.h')}](../api/{module}.md#{slug(header)})" for header in own)
+            + " |"
+        )
     return "\n".join(rows)
 
 

@@ -17,7 +17,20 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 # Files at the top of the checkout, and their pages.
 TOP = {"CONTRIBUTING.md": "project/contributing.md", "SECURITY.md": "project/security.md", "CHANGELOG.md": "project/changelog.md"}
-PROGRAMS = ["lockrun", "lockstep", "bert_classify", "bert_by_hand", "bert_ner", "bert_qa", "bert_recovery", "bert_nli", "resnet_ddp", "translate", "toy_ddp", "messages"]
+PROGRAMS = [
+    "lockrun",
+    "lockstep",
+    "bert_classify",
+    "bert_by_hand",
+    "bert_ner",
+    "bert_qa",
+    "bert_recovery",
+    "bert_nli",
+    "resnet_ddp",
+    "translate",
+    "toy_ddp",
+    "messages",
+]
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 ITEM = re.compile(r" {0,3}([-*]|\d+\.) ")
 
@@ -30,6 +43,7 @@ def outside_code(text, change):
 
 def with_site_links(text, source, page):
     """Links of the file `source` as they have to be in `page`, both relative to the checkout and to the site."""
+
     def replace(match):
         image, label, target, anchor = match.groups()
         if "://" in target or target.startswith("mailto:"):
@@ -72,8 +86,13 @@ def with_space_before_lists(text):
 
 
 def help_of(program, *words):
-    result = subprocess.run([ROOT / "build/bin" / program, *words, "--help"], capture_output=True, text=True, timeout=60,
-                            env={**os.environ, "LOCKSTEP_TERMINAL_COLUMNS": "92", "COLUMNS": "92", "NO_COLOR": "1"})
+    result = subprocess.run(
+        [ROOT / "build/bin" / program, *words, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "LOCKSTEP_TERMINAL_COLUMNS": "92", "COLUMNS": "92", "NO_COLOR": "1"},
+    )
     if result.returncode != 0:
         raise SystemExit(f"docs_pages: error: {program} {' '.join(words)} --help ended with {result.returncode}: {result.stderr}")
     return result.stdout
@@ -86,9 +105,11 @@ def subcommands(text):
 
 def flags_page():
     """Every program and subcommand, as --help prints it."""
-    parts = ["# Flags", "Every program as its `--help` prints it. This page is made from the programs themselves.",
-             "A flag may be written with dashes or underscores. `lockrun` reads a flag from its `PET_` variable too, "
-             "for example `PET_NPROC_PER_NODE`."]
+    parts = [
+        "# Flags",
+        "Every program as its `--help` prints it. This page is made from the programs themselves.",
+        "A flag may be written with dashes or underscores. `lockrun` reads a flag from its `PET_` variable too, for example `PET_NPROC_PER_NODE`.",
+    ]
 
     def add(program, words, depth):
         text = help_of(program, *words)

@@ -14,9 +14,19 @@ import sys
 
 # What a reader types, and the page of the first result.
 SEARCHES = {
-    "batch size": "data", "no_sync": "ddp", "find_unused_parameters": "ddp", "gradient accumulation": "ddp", "checkpoint": "checkpoints",
-    "DistributedSampler": "data", "learning rate": "optimizers/schedules", "install": "getting_started", "hang": "howto/debug_a_hang",
-    "--nproc-per-node": "lockrun", "--max-restarts": "lockrun/ends", "exit code 75": "lockrun/ends", "SLURM": "lockrun/recipes",
+    "batch size": "data",
+    "no_sync": "ddp",
+    "find_unused_parameters": "ddp",
+    "gradient accumulation": "ddp",
+    "checkpoint": "checkpoints",
+    "DistributedSampler": "data",
+    "learning rate": "optimizers/schedules",
+    "install": "getting_started",
+    "hang": "howto/debug_a_hang",
+    "--nproc-per-node": "lockrun",
+    "--max-restarts": "lockrun/ends",
+    "exit code 75": "lockrun/ends",
+    "SLURM": "lockrun/recipes",
     "several machines": "howto/several_machines",
 }
 
@@ -46,9 +56,12 @@ def typed(words):
 
 
 def first_results(site, searches):
-    worker, = (site / "assets/javascripts/workers").glob("search.*.js")
-    given = {"worker": worker.read_text(), "index": json.loads((site / "search/search_index.json").read_text()),
-             "searches": [typed(words) for words in searches]}
+    (worker,) = (site / "assets/javascripts/workers").glob("search.*.js")
+    given = {
+        "worker": worker.read_text(),
+        "index": json.loads((site / "search/search_index.json").read_text()),
+        "searches": [typed(words) for words in searches],
+    }
     done = subprocess.run(["node", "-e", BROWSER], input=json.dumps(given), capture_output=True, text=True, timeout=120)
     if done.returncode != 0:
         sys.exit(f"docs_search_check: error: the site's search does not run in node: {done.stderr}")
@@ -57,8 +70,11 @@ def first_results(site, searches):
 
 def problems(searches, found):
     """`searches`: the page that each should find first; `found`: the address that it finds."""
-    return [f"a search for '{words}' finds {first or 'nothing'} first, and should find {page}.html"
-            for (words, page), first in zip(searches.items(), found) if first is None or first.split("#")[0] != f"{page}.html"]
+    return [
+        f"a search for '{words}' finds {first or 'nothing'} first, and should find {page}.html"
+        for (words, page), first in zip(searches.items(), found)
+        if first is None or first.split("#")[0] != f"{page}.html"
+    ]
 
 
 def main(site):

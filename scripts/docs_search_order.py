@@ -5,9 +5,21 @@ scripts/docs_search_check.py has searches, and the page that each should find fi
 
 # By the beginning of a page's path. If several fit, the last one counts.
 BOOST = {
-    "getting_started.md": 3, "tutorials/": 2, "howto/": 2, "ddp.md": 2, "lockrun.md": 4, "lockrun/ends.md": 3, "data.md": 2,
-    "checkpoints.md": 3, "faq.md": 0.5,
-    "api/": 0.1, "reference/flags.md": 0.5, "performance": 0.5, "architecture": 0.3, "development": 0.3, "project/": 0.3,
+    "getting_started.md": 3,
+    "tutorials/": 2,
+    "howto/": 2,
+    "ddp.md": 2,
+    "lockrun.md": 4,
+    "lockrun/ends.md": 3,
+    "data.md": 2,
+    "checkpoints.md": 3,
+    "faq.md": 0.5,
+    "api/": 0.1,
+    "reference/flags.md": 0.5,
+    "performance": 0.5,
+    "architecture": 0.3,
+    "development": 0.3,
+    "project/": 0.3,
 }
 
 

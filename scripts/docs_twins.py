@@ -26,7 +26,7 @@ def entries(navigation, depth=2):
         if isinstance(item, str):
             yield None, item
         else:
-            (title, below), = item.items()
+            ((title, below),) = item.items()
             yield "#" * depth + " " + title, None
             yield from entries(below, depth + 1)
 

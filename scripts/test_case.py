@@ -23,8 +23,7 @@ PROGRAM = re.compile(r"lockstep_(?:rank_test|rank_program|test)\((\w+)\b([^)]*)\
 
 def cases():
     """{case: its source} of all of tests/."""
-    return {f"{suite}.{name}": source for source in sorted((ROOT / "tests").rglob("*.cpp"))
-            for suite, name in CASE.findall(source.read_text())}
+    return {f"{suite}.{name}": source for source in sorted((ROOT / "tests").rglob("*.cpp")) for suite, name in CASE.findall(source.read_text())}
 
 
 def programs():
@@ -41,8 +40,11 @@ def programs():
 def runs(build, targets):
     """The registered runs of these programs: {name of the test: command}."""
     shown = subprocess.run(["ctest", "--show-only=json-v1"], cwd=build, stdout=subprocess.PIPE, check=True, text=True)
-    commands = {test["name"]: (test["command"], environment_of(test)) for test in json.loads(shown.stdout)["tests"]
-                if any(word.endswith("run_cases.py") for word in test.get("command", []))}
+    commands = {
+        test["name"]: (test["command"], environment_of(test))
+        for test in json.loads(shown.stdout)["tests"]
+        if any(word.endswith("run_cases.py") for word in test.get("command", []))
+    }
     chosen = {name: run for name, run in commands.items() if pathlib.Path(run[0][-1]).name in targets}
     # A program without LibTorch has an entry for each of its cases: here it runs by itself.
     for name in set(targets) - {pathlib.Path(command[-1]).name for command, _ in chosen.values()}:
@@ -77,8 +79,7 @@ def similar(pattern, known):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/test --case", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="scripts/test --case", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pattern")
     parser.add_argument("--preset", default="release")
     parser.add_argument("--ranks", type=int, help="only with so many ranks (default: all numbers that are registered)")
@@ -115,7 +116,7 @@ def main():
             where = command.index("--results") + 1
             command[where] = str(build / "tests/case.xml")
             command[:] = [word for word in command if not word.startswith("--cases=")]  # of a run over machines
-            command[where + 1:where + 1] = ["--cases", chosen_filter]
+            command[where + 1 : where + 1] = ["--cases", chosen_filter]
         else:
             command.append(f"--gtest_filter={chosen_filter}")
         run = subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)

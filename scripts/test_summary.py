@@ -45,8 +45,10 @@ def outcome_of(case):
 def cases_in(path):
     """{case: (status, details)} that a test with many cases left, or None: "run", "fail", "skipped" or "left out"."""
     try:
-        return {case.get("name"): (case.get("status"), case.find("skipped").get("message") if case.find("skipped") is not None else "")
-                for case in xml.parse(path).getroot().iter("testcase")}
+        return {
+            case.get("name"): (case.get("status"), case.find("skipped").get("message") if case.find("skipped") is not None else "")
+            for case in xml.parse(path).getroot().iter("testcase")
+        }
     except (OSError, xml.ParseError):
         return None
 
@@ -54,8 +56,7 @@ def cases_in(path):
 def of_cases(name, outcome, cases):
     """The results of a test's cases, or its own where it left none or they do not explain its outcome."""
     outcomes = {"run": "passed", "skipped": "skipped"}
-    told = {f"{name}/{case}": (outcomes.get(status, "failed"), details)
-            for case, (status, details) in (cases or {}).items() if status != "left out"}
+    told = {f"{name}/{case}": (outcomes.get(status, "failed"), details) for case, (status, details) in (cases or {}).items() if status != "left out"}
     if not told or (outcome[0] != "passed" and all(each[0] != "failed" for each in told.values())):
         told[name] = outcome
     return told

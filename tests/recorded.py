@@ -28,8 +28,10 @@ def hash_of(*parts):
 
 def pins():
     """{package: version} of the Python packages that deps/ names."""
-    lines = "".join((TESTS.parent / "deps" / name).read_text() for name in ("requirements.txt", "requirements-zoo.txt", "requirements-test.txt",
-                                                                              "requirements-record.txt"))
+    lines = "".join(
+        (TESTS.parent / "deps" / name).read_text()
+        for name in ("requirements.txt", "requirements-zoo.txt", "requirements-test.txt", "requirements-record.txt")
+    )
     return dict(line.split("==") for line in lines.splitlines() if "==" in line and not line.startswith("#"))
 
 
@@ -42,7 +44,7 @@ BLOCK = 500
 
 def block_hashes(answers):
     """One hash for each BLOCK answers: of a difference, the block is known, and the peer asked about that."""
-    return [hash_of(answers[at:at + BLOCK]) for at in range(0, len(answers), BLOCK)]
+    return [hash_of(answers[at : at + BLOCK]) for at in range(0, len(answers), BLOCK)]
 
 
 def in_block(number):
@@ -80,17 +82,20 @@ class Record:
     def write(self):
         FOLDER.mkdir(exist_ok=True)
         lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(self.values[key])}" for key in sorted(self.values))
-        head = "".join(f' "{name}": {json.dumps(value)},\n' for name, value in
-                       (("hash", self.hash), ("packages", self.packages), ("scripts", self.scripts)))
+        head = "".join(
+            f' "{name}": {json.dumps(value)},\n' for name, value in (("hash", self.hash), ("packages", self.packages), ("scripts", self.scripts))
+        )
         self.path.write_text(f'{{\n{head} "values": {{\n{lines}\n }}\n}}\n')
 
 
 def stale():
     """The names of the files that are not of these versions and scripts."""
+
     def is_stale(path):
         found = json.loads(path.read_text())
         try:
             return hash_of_record(found["scripts"], found["packages"]) != found["hash"]
         except (OSError, KeyError):
             return True
+
     return [path.name for path in sorted(FOLDER.glob("*.json")) if is_stale(path)]

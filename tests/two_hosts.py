@@ -25,8 +25,7 @@ class Host:
         self.name = name
         # The first process must reap orphans: SLURM waits for a job's last process, zombies included.
         script = f"hostname {name}; mount -t tmpfs tmpfs /dev/shm; ip link set lo up; echo ready; sleep 1000 & wait"
-        self.holder = subprocess.Popen([*in_namespaces(*OF_A_HOST), "--kill-child", "sh", "-c", script],
-                                       stdout=subprocess.PIPE, text=True)
+        self.holder = subprocess.Popen([*in_namespaces(*OF_A_HOST), "--kill-child", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
         if self.holder.stdout.readline() != "ready\n":
             raise RuntimeError(f"host {name} cannot be set up: one of these commands failed: {script}")
         children = pathlib.Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text().split()
@@ -42,8 +41,9 @@ class Host:
         """Linux may need a second until a new cable counts as connected, and UCX does not take it before."""
         end = time.monotonic() + 20
         while True:
-            shown = subprocess.run(self.command("ip", "-oneline", "link", "show", "dev", device), check=True, capture_output=True, text=True,
-                                   timeout=20).stdout
+            shown = subprocess.run(
+                self.command("ip", "-oneline", "link", "show", "dev", device), check=True, capture_output=True, text=True, timeout=20
+            ).stdout
             if " state UP " in shown:
                 return
             if time.monotonic() > end:
@@ -64,8 +64,10 @@ class TwoHosts:
     def __init__(self):
         self.hosts = {name: Host(name) for name in self.ADDRESSES}
         first, second = self.hosts.values()
-        subprocess.run(["ip", "link", "add", "lockrun0", "netns", str(first.pid), "type", "veth", "peer", "name", "lockrun1",
-                        "netns", str(second.pid)], check=True)
+        subprocess.run(
+            ["ip", "link", "add", "lockrun0", "netns", str(first.pid), "type", "veth", "peer", "name", "lockrun1", "netns", str(second.pid)],
+            check=True,
+        )
         for (name, address), device in zip(self.ADDRESSES.items(), ("lockrun0", "lockrun1")):
             self.hosts[name].run("ip", "address", "add", f"{address}/24", "dev", device)
             self.hosts[name].run("ip", "link", "set", device, "up")
@@ -75,8 +77,9 @@ class TwoHosts:
     def add_cable(self, device, network):
         """Another one, which has the same name on both."""
         first, second = self.hosts.values()
-        subprocess.run(["ip", "link", "add", device, "netns", str(first.pid), "type", "veth", "peer", "name", device, "netns", str(second.pid)],
-                       check=True)
+        subprocess.run(
+            ["ip", "link", "add", device, "netns", str(first.pid), "type", "veth", "peer", "name", device, "netns", str(second.pid)], check=True
+        )
         for number, host in enumerate(self.hosts.values(), 1):
             host.run("ip", "address", "add", f"{network}.{number}/24", "dev", device)
             host.run("ip", "link", "set", device, "up")
@@ -92,8 +95,18 @@ class TwoHosts:
     def cut_the_way_from(self, source):
         """What it sends goes to a card that nobody has: no error there, and nothing arrives."""
         (target,) = set(self.hosts) - {source}
-        self.hosts[source].run("ip", "neighbor", "replace", self.ADDRESSES[target], "lladdr", "02:00:00:00:00:99",
-                               "dev", "lockrun0" if source == "a" else "lockrun1", "nud", "permanent")
+        self.hosts[source].run(
+            "ip",
+            "neighbor",
+            "replace",
+            self.ADDRESSES[target],
+            "lladdr",
+            "02:00:00:00:00:99",
+            "dev",
+            "lockrun0" if source == "a" else "lockrun1",
+            "nud",
+            "permanent",
+        )
 
     def stop(self):
         for host in self.hosts.values():
@@ -111,8 +124,10 @@ class ThreeHosts:
         self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
         self.switch.run("ip", "link", "set", "bridge", "up")
         for number, (name, host) in enumerate(self.hosts.items(), 1):
-            subprocess.run(["ip", "link", "add", "cable", "netns", str(host.pid), "type", "veth", "peer", "name", f"port{name}",
-                            "netns", str(self.switch.pid)], check=True)
+            subprocess.run(
+                ["ip", "link", "add", "cable", "netns", str(host.pid), "type", "veth", "peer", "name", f"port{name}", "netns", str(self.switch.pid)],
+                check=True,
+            )
             self.switch.run("ip", "link", "set", f"port{name}", "up", "master", "bridge")
             host.run("ip", "address", "add", f"10.77.0.{number}/24", "dev", "cable")
             host.run("ip", "link", "set", "cable", "up")
@@ -140,8 +155,9 @@ class FourHosts(ThreeHosts):
 
     def cut_the_way(self, source, target):
         # To a card that nobody has: no error here, and nothing arrives.
-        self.hosts[source].run("ip", "neighbor", "replace", self.address_of(target), "lladdr", "02:00:00:00:00:99", "dev", "cable",
-                               "nud", "permanent")
+        self.hosts[source].run(
+            "ip", "neighbor", "replace", self.address_of(target), "lladdr", "02:00:00:00:00:99", "dev", "cable", "nud", "permanent"
+        )
 
     def mend_the_way(self, source, target):
         self.hosts[source].run("ip", "neighbor", "delete", self.address_of(target), "dev", "cable")

@@ -1,7 +1,8 @@
 """The peer of `lockstep bench ddp`: the same training in Python, with DistributedDataParallel on Gloo.
 
-    lockstep-bench-ddp-peer.py MODEL ddp|alone STEPS OUTPUT_DIRECTORY
+lockstep-bench-ddp-peer.py MODEL ddp|alone STEPS OUTPUT_DIRECTORY
 """
+
 import os
 import re
 import sys
@@ -31,8 +32,7 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.downsample = None
         if stride != 1 or inputs != channels:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False),
-                                            nn.BatchNorm2d(channels))
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
 
     def forward(self, x):
         h = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu_()))
@@ -45,9 +45,19 @@ def layer(inputs, channels, stride):
 
 
 def resnet18():
-    return nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
-                         nn.MaxPool2d(3, 2, 1), layer(64, 64, 1), layer(64, 128, 2), layer(128, 256, 2),
-                         layer(256, 512, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+        layer(64, 64, 1),
+        layer(64, 128, 2),
+        layer(128, 256, 2),
+        layer(256, 512, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(512, 1000),
+    )
 
 
 def training(name):
@@ -65,13 +75,12 @@ def training(name):
         optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)
         return model, optimizer, lambda f: nn.functional.cross_entropy(f(x), y)
     from transformers import BertConfig, BertForSequenceClassification
-    model = BertForSequenceClassification(BertConfig(hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
-                                                     intermediate_size=1024))
+
+    model = BertForSequenceClassification(BertConfig(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024))
     ids, y = torch.randint(1000, 30000, (16, 64)), torch.randint(2, (16,))
     mask, types = torch.ones_like(ids), torch.zeros_like(ids)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
-    return model, optimizer, lambda f: nn.functional.cross_entropy(
-        f(input_ids=ids, attention_mask=mask, token_type_ids=types).logits, y)
+    return model, optimizer, lambda f: nn.functional.cross_entropy(f(input_ids=ids, attention_mask=mask, token_type_ids=types).logits, y)
 
 
 def main():

@@ -15,8 +15,7 @@ import os
 import time
 
 import torch
-from transformers import (AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer,
-                          TrainerCallback, TrainingArguments)
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainerCallback, TrainingArguments
 
 
 def parse_arguments():
@@ -98,22 +97,38 @@ def main():
     model = AutoModelForSequenceClassification.from_pretrained(args.model_name_or_path, num_labels=len(args.label_names))
     clock = StepClock()
     trainer = OrderedTrainer(
-        order, args.log_sample_ids, model=model, train_dataset=dataset, callbacks=[clock],
+        order,
+        args.log_sample_ids,
+        model=model,
+        train_dataset=dataset,
+        callbacks=[clock],
         data_collator=DataCollatorWithPadding(tokenizer),
         args=TrainingArguments(
-            output_dir=os.path.dirname(os.path.abspath(args.output_file)), use_cpu=True, ddp_backend="gloo",
-            ddp_find_unused_parameters=False, optim="adamw_torch_fused", bf16=args.bf16,
-            per_device_train_batch_size=max(map(len, order)), num_train_epochs=1, learning_rate=args.learning_rate,
-            warmup_steps=args.warmup_steps, logging_steps=args.logging_steps, seed=args.seed,
+            output_dir=os.path.dirname(os.path.abspath(args.output_file)),
+            use_cpu=True,
+            ddp_backend="gloo",
+            ddp_find_unused_parameters=False,
+            optim="adamw_torch_fused",
+            bf16=args.bf16,
+            per_device_train_batch_size=max(map(len, order)),
+            num_train_epochs=1,
+            learning_rate=args.learning_rate,
+            warmup_steps=args.warmup_steps,
+            logging_steps=args.logging_steps,
+            seed=args.seed,
             # Otherwise it multiplies a loss that is a mean already by the number of processes.
             average_tokens_across_devices=False,
-            dataloader_pin_memory=False, remove_unused_columns=False, save_strategy="no", report_to="none",
-            disable_tqdm=True))
+            dataloader_pin_memory=False,
+            remove_unused_columns=False,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        ),
+    )
     trainer.train()
     if trainer.is_world_process_zero():
         with open(args.output_file, "w") as file:
-            json.dump({"threads": torch.get_num_threads(), "step_seconds": clock.step_seconds(),
-                       "log_history": trainer.state.log_history}, file)
+            json.dump({"threads": torch.get_num_threads(), "step_seconds": clock.step_seconds(), "log_history": trainer.state.log_history}, file)
     torch.distributed.barrier()
     # Gloo's tear-down aborts now and then ("terminate called without an active exception").
     os._exit(0)

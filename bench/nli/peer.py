@@ -48,9 +48,10 @@ def main():
 
     def batch_of(step):
         first = step * args.batch_size + rank * each
-        mine = [rows[i] for i in order[first:first + each]]
-        tokens = tokenizer([row["premise"] for row in mine], [row["hypothesis"] for row in mine], padding=True, truncation=True,
-                           max_length=128, return_tensors="pt")
+        mine = [rows[i] for i in order[first : first + each]]
+        tokens = tokenizer(
+            [row["premise"] for row in mine], [row["hypothesis"] for row in mine], padding=True, truncation=True, max_length=128, return_tensors="pt"
+        )
         return tokens.to(device), torch.tensor([LABELS.index(row["label"]) for row in mine], device=device)
 
     batches = [batch_of(step) for step in range(args.max_steps)]
@@ -69,8 +70,15 @@ def main():
         dist.all_reduce(memory)
     if rank == 0:
         with open(args.result_file, "w") as file:
-            json.dump({"strategy": f"python {args.strategy}", "samples_per_second": (args.max_steps - 1) * args.batch_size / seconds,
-                       "seconds": seconds, "pss_bytes": memory.item()}, file)
+            json.dump(
+                {
+                    "strategy": f"python {args.strategy}",
+                    "samples_per_second": (args.max_steps - 1) * args.batch_size / seconds,
+                    "seconds": seconds,
+                    "pss_bytes": memory.item(),
+                },
+                file,
+            )
     if ddp:
         dist.barrier()
     os._exit(0)  # Gloo's tear-down aborts now and then

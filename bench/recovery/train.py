@@ -31,9 +31,18 @@ def train_as_replica(options):
         plain.load_state_dict(state["optimizer"])
 
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
-    manager = torchft.Manager(pg=torchft.ProcessGroupGloo(), load_state_dict=load, min_replica_size=1, rank=0, world_size=1,
-                              state_dict=lambda: {"net": net.state_dict(), "optimizer": plain.state_dict()}, store_addr="127.0.0.1",
-                              store_port=store.port, replica_id=f"replica{rank}", hostname="127.0.0.1")
+    manager = torchft.Manager(
+        pg=torchft.ProcessGroupGloo(),
+        load_state_dict=load,
+        min_replica_size=1,
+        rank=0,
+        world_size=1,
+        state_dict=lambda: {"net": net.state_dict(), "optimizer": plain.state_dict()},
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        replica_id=f"replica{rank}",
+        hostname="127.0.0.1",
+    )
     ddp, optimizer = torchft.DistributedDataParallel(manager, net), torchft.Optimizer(manager, plain)
     while True:
         optimizer.zero_grad()

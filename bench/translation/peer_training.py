@@ -40,8 +40,9 @@ def parse_arguments():
 
 def read_pairs(args, split, tokenizers):
     """Ids of the pairs that are short enough, and their texts."""
-    sides = [pathlib.Path(args.data_dir, f"{split}.{language}").read_text(encoding="utf-8").splitlines()
-             for language in (args.lang_src, args.lang_tgt)]
+    sides = [
+        pathlib.Path(args.data_dir, f"{split}.{language}").read_text(encoding="utf-8").splitlines() for language in (args.lang_src, args.lang_tgt)
+    ]
     pairs = []
     for source, target in zip(*sides, strict=True):
         ids = [tokenizer.encode(text).ids for tokenizer, text in zip(tokenizers, (source, target))]
@@ -66,9 +67,11 @@ def pad(rows, length=0):
 
 def batch_of(args, pairs):
     length = args.seq_len if args.pad_to_seq_len else 0
-    return (pad([[original.SOS, *pair[0], original.EOS] for pair in pairs], length),
-            pad([[original.SOS, *pair[1]] for pair in pairs], length),
-            pad([[*pair[1], original.EOS] for pair in pairs], length))
+    return (
+        pad([[original.SOS, *pair[0], original.EOS] for pair in pairs], length),
+        pad([[original.SOS, *pair[1]] for pair in pairs], length),
+        pad([[*pair[1], original.EOS] for pair in pairs], length),
+    )
 
 
 def evaluate(args, model, tokenizers):
@@ -78,7 +81,7 @@ def evaluate(args, model, tokenizers):
     order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]))
     loss, tokens, words = 0.0, 0, [None] * len(pairs)
     for begin in range(0, len(order), 32):
-        some = order[begin:begin + 32]
+        some = order[begin : begin + 32]
         source, target, labels = batch_of(args, [pairs[i] for i in some])
         with torch.no_grad():
             count = int((labels != original.PAD).sum())
@@ -86,7 +89,7 @@ def evaluate(args, model, tokenizers):
             tokens += count
             rows, _ = model.greedy_cached(source, args.seq_len)
         for i, row in zip(some, rows):
-            words[i] = tokenizers[1].decode(row[:2 * len(pairs[i][0]) + 14])
+            words[i] = tokenizers[1].decode(row[: 2 * len(pairs[i][0]) + 14])
     return {"loss": loss / tokens, "hypotheses": words, "references": [pair[3] for pair in pairs]}
 
 
@@ -95,8 +98,7 @@ def main():
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    tokenizers = [Tokenizer.from_file(os.path.join(args.tokenizer_dir, f"tokenizer_{language}.json"))
-                  for language in (args.lang_src, args.lang_tgt)]
+    tokenizers = [Tokenizer.from_file(os.path.join(args.tokenizer_dir, f"tokenizer_{language}.json")) for language in (args.lang_src, args.lang_tgt)]
     pairs = read_pairs(args, "train", tokenizers)
     batches = None
     if args.tokens_per_batch:
@@ -106,8 +108,16 @@ def main():
         if line["rank"] == rank:
             steps.setdefault(line["step"], []).extend(line["ids"])
     torch.manual_seed(args.seed)
-    model = original.Transformer(tokenizers[0].get_vocab_size(), tokenizers[1].get_vocab_size(), args.seq_len, args.d_model,
-                                 args.num_layers, args.num_heads, args.d_ff, args.dropout)
+    model = original.Transformer(
+        tokenizers[0].get_vocab_size(),
+        tokenizers[1].get_vocab_size(),
+        args.seq_len,
+        args.d_model,
+        args.num_layers,
+        args.num_heads,
+        args.d_ff,
+        args.dropout,
+    )
     ddp = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=args.learning_rate, eps=1e-9)
     seconds, words, losses = [], 0, []

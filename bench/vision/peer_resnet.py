@@ -33,8 +33,7 @@ def main():
     model = torch.nn.parallel.DistributedDataParallel(torchvision.models.resnet18())
     T = torchvision.transforms
     plain = [T.ToTensor(), T.Normalize(MEAN, STD)]
-    train = torchvision.datasets.ImageFolder(
-        args.data_dir + "/train", T.Compose([T.RandomCrop(32, padding=4), T.RandomHorizontalFlip(), *plain]))
+    train = torchvision.datasets.ImageFolder(args.data_dir + "/train", T.Compose([T.RandomCrop(32, padding=4), T.RandomHorizontalFlip(), *plain]))
     test = torchvision.datasets.ImageFolder(args.data_dir + "/test", T.Compose(plain))
     sampler = DistributedSampler(train, seed=args.random_seed)
     train_loader = DataLoader(train, batch_size=args.batch_size, sampler=sampler, num_workers=2)

@@ -107,11 +107,18 @@ def unless_set(variable, value):
 
 def begin(wandb, run, folder, resumes, status):
     arguments = dict(
-        id=run["id"], dir=unless_set("WANDB_DIR", str(folder)), project=unless_set("WANDB_PROJECT", run.get("project")),
-        name=unless_set("WANDB_NAME", run.get("name")), group=unless_set("WANDB_RUN_GROUP", run.get("group")),
-        entity=unless_set("WANDB_ENTITY", run.get("entity")), job_type=unless_set("WANDB_JOB_TYPE", run.get("job_type")),
-        notes=unless_set("WANDB_NOTES", run.get("notes")), tags=unless_set("WANDB_TAGS", run.get("tags")),
-        resume="allow" if resumes else None, settings=wandb.Settings(console="off"))
+        id=run["id"],
+        dir=unless_set("WANDB_DIR", str(folder)),
+        project=unless_set("WANDB_PROJECT", run.get("project")),
+        name=unless_set("WANDB_NAME", run.get("name")),
+        group=unless_set("WANDB_RUN_GROUP", run.get("group")),
+        entity=unless_set("WANDB_ENTITY", run.get("entity")),
+        job_type=unless_set("WANDB_JOB_TYPE", run.get("job_type")),
+        notes=unless_set("WANDB_NOTES", run.get("notes")),
+        tags=unless_set("WANDB_TAGS", run.get("tags")),
+        resume="allow" if resumes else None,
+        settings=wandb.Settings(console="off"),
+    )
     wait_for_a_name_of_its_own(pathlib.Path(os.environ.get("WANDB_DIR") or folder) / "wandb", run["id"])
     try:
         begun = wandb.init(**arguments)
@@ -119,8 +126,11 @@ def begin(wandb, run, folder, resumes, status):
         if not re.search("api[ _]key", str(error), re.IGNORECASE):
             raise
         begun = wandb.init(**arguments, mode="offline")
-        status.tell("note", f"nobody is logged in to Weights & Biases, so the run is written without a network: `wandb sync {shlex.quote(str(directory_of(begun)))}` "
-                            "uploads it after `wandb login`; WANDB_MODE=offline asks for this")
+        status.tell(
+            "note",
+            f"nobody is logged in to Weights & Biases, so the run is written without a network: `wandb sync {shlex.quote(str(directory_of(begun)))}` "
+            "uploads it after `wandb login`; WANDB_MODE=offline asks for this",
+        )
     begun.define_metric(GLOBAL_STEP)
     begun.define_metric("*", step_metric=GLOBAL_STEP)
     return begun
@@ -149,7 +159,7 @@ def remove_replaced(run, folder):
 def histogram(wandb, edges, counts):
     while len(counts) > LONGEST_HISTOGRAM:
         edges = edges[::2] if len(counts) % 2 == 0 else [*edges[::2], edges[-1]]
-        counts = [sum(counts[bin:bin + 2]) for bin in range(0, len(counts), 2)]
+        counts = [sum(counts[bin : bin + 2]) for bin in range(0, len(counts), 2)]
     return wandb.Histogram(np_histogram=(counts, edges))
 
 
@@ -173,8 +183,9 @@ class Sender:
             self.run.config.update(line["config"], allow_val_change=True)
         elif "metric" in line:
             metric = line["metric"]
-            self.run.define_metric(metric["name"], step_metric=metric["step_metric"] or None, summary=metric["summary"] or None,
-                                   hidden=metric["hidden"] or None)
+            self.run.define_metric(
+                metric["name"], step_metric=metric["step_metric"] or None, summary=metric["summary"] or None, hidden=metric["hidden"] or None
+            )
         elif "summary" in line:
             self.run.summary.update(line["summary"])
 

@@ -18,8 +18,10 @@ import torch
 import torch.distributed as dist
 
 if torch.__version__.split("+")[0] != "@LOCKSTEP_TORCH_VERSION@":
-    raise ImportError(f"this lockstep-torch was built for torch @LOCKSTEP_TORCH_VERSION@, but torch {torch.__version__} "
-                      "is installed; install the one that belongs to the other")
+    raise ImportError(
+        f"this lockstep-torch was built for torch @LOCKSTEP_TORCH_VERSION@, but torch {torch.__version__} "
+        "is installed; install the one that belongs to the other"
+    )
 
 from lockstep import _C  # noqa: E402  (needs torch's libraries in the process)
 
@@ -30,6 +32,7 @@ def _wait_for_place():
         return
     # The constructor of DistributedDataParallel imports it, which takes longer than all the rest of a replacement.
     import torch._dynamo.utils  # noqa: F401, PLC0415
+
     sys.stdout.flush()
     for change in _C.wait_for_place():
         name, is_set, value = change.partition("=")
@@ -64,9 +67,15 @@ def _create(options, _backend_options):
         segment = dict(_handed_down)
         _handed_down.clear()
     fd = segment.get("LOCKSTEP_SEGMENT_FD")
-    backend = _C.create_backend(options.store, options.group_rank, options.group_size,
-                                options.timeout.total_seconds(), ranks, None if fd is None else int(fd),
-                                segment.get("LOCKSTEP_SEGMENT_OWNER"))
+    backend = _C.create_backend(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout.total_seconds(),
+        ranks,
+        None if fd is None else int(fd),
+        segment.get("LOCKSTEP_SEGMENT_OWNER"),
+    )
     if not ranks and os.environ.pop("LOCKSTEP_TIMELINE", None) is not None:
         os.environ.pop("LOCKSTEP_TIMELINE_PARTS", None)  # what this rank starts is no rank
         atexit.register(_C.end_timeline)
@@ -82,6 +91,7 @@ def _instead_of(name):
         for module in dist, dist.distributed_c10d:
             if getattr(module, name, None) is original:
                 setattr(module, name, replacement)
+
     return replace
 
 
@@ -104,10 +114,19 @@ def _register():
         if not isinstance(p2p_op_list, list) or not all(isinstance(op, dist.P2POp) for op in p2p_op_list):
             return original(p2p_op_list)  # which says what is wrong
         # The operations start one after the other: what a receive writes must not be what a later send reads.
-        received = {op.tensor.untyped_storage().data_ptr() for op in p2p_op_list
-                    if op.op is dist.irecv and op.tensor.is_cpu and cpu_backend(op.group) is not None}
-        return original([dist.P2POp(dist.isend, op.tensor.clone(), op.peer, op.group, op.tag)
-                         if op.op is dist.isend and op.tensor.untyped_storage().data_ptr() in received else op for op in p2p_op_list])
+        received = {
+            op.tensor.untyped_storage().data_ptr()
+            for op in p2p_op_list
+            if op.op is dist.irecv and op.tensor.is_cpu and cpu_backend(op.group) is not None
+        }
+        return original(
+            [
+                dist.P2POp(dist.isend, op.tensor.clone(), op.peer, op.group, op.tag)
+                if op.op is dist.isend and op.tensor.untyped_storage().data_ptr() in received
+                else op
+                for op in p2p_op_list
+            ]
+        )
 
     @_instead_of("_set_pg_timeout")
     def _set_pg_timeout(original, timeout, group=None):

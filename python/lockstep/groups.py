@@ -26,8 +26,10 @@ def register(instead_of, give_up):
     def new_process_group(original, group_size, group_rank, global_ranks_in_group, *args, **kwargs):
         is_world = len(global_ranks_in_group) == 0
         if not is_world and _C.note_subgroup():
-            give_up("the program has made a process group after Recovery, which a new process could not join. Use the group of all ranks "
-                    "instead", min(global_ranks_in_group))
+            give_up(
+                "the program has made a process group after Recovery, which a new process could not join. Use the group of all ranks instead",
+                min(global_ranks_in_group),
+            )
         made = original(group_size, group_rank, global_ranks_in_group, *args, **kwargs)
         if is_world and dist.get_debug_level() == dist.DebugLevel.DETAIL:
             _C.refuse_replacement("TORCH_DISTRIBUTED_DEBUG=DETAIL makes a Gloo group beside each one, which a new process could not join")

@@ -69,8 +69,13 @@ _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 def _own_statistics(module):
     """(name, buffer) of the running statistics that each rank takes of its own batches."""
-    return [(f"{child_name}.{name}".lstrip("."), buffer) for child_name, child in module.named_modules() if _takes_own_statistics(child)
-            for name, buffer in child.named_buffers(recurse=False) if name in _STATISTICS]
+    return [
+        (f"{child_name}.{name}".lstrip("."), buffer)
+        for child_name, child in module.named_modules()
+        if _takes_own_statistics(child)
+        for name, buffer in child.named_buffers(recurse=False)
+        if name in _STATISTICS
+    ]
 
 
 def _place_of(tensor):
@@ -98,8 +103,10 @@ class _Items:
             elif callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)):
                 self.things[name] = thing
             else:
-                raise TypeError(f'Recovery: "{name}" is a {type(thing).__qualname__}, which has no state_dict() and load_state_dict(); '
-                                "name modules, optimizers and things that have them")
+                raise TypeError(
+                    f'Recovery: "{name}" is a {type(thing).__qualname__}, which has no state_dict() and load_state_dict(); '
+                    "name modules, optimizers and things that have them"
+                )
         self._parameters = {parameter: None for module in self.modules.values() for parameter in module.parameters()}
         self._children = list({child: None for module in self.modules.values() for child in module.modules()})
         self.statistics = self._find_statistics()
@@ -113,14 +120,24 @@ class _Items:
         self._is_writing = True
 
     def _find_statistics(self):
-        return list({child._buffers[name]: None for child in self._children if _takes_own_statistics(child)
-                     for name in _STATISTICS if child._buffers.get(name) is not None})
+        return list(
+            {
+                child._buffers[name]: None
+                for child in self._children
+                if _takes_own_statistics(child)
+                for name in _STATISTICS
+                if child._buffers.get(name) is not None
+            }
+        )
 
     def have_statistics_moved(self):
         """Are running statistics of this rank's own batches elsewhere than at first? module.to() and the like make new tensors."""
         now = self._find_statistics()
-        return (len(now) != len(self.statistics) or any(one is not other for one, other in zip(now, self.statistics))
-                or [_place_of(statistic) for statistic in now] != self._statistics_at)
+        return (
+            len(now) != len(self.statistics)
+            or any(one is not other for one, other in zip(now, self.statistics))
+            or [_place_of(statistic) for statistic in now] != self._statistics_at
+        )
 
     def names(self):
         return [*self.modules, *self.optimizers, *self.things]
@@ -153,8 +170,10 @@ class _Items:
         for name, module in self.modules.items():
             for parameter_name, parameter in module.named_parameters():
                 if parameter.requires_grad and parameter not in optimized:
-                    return (f"parameter {parameter_name} of {name} is in no optimizer that Recovery was given: name its optimizer, or call "
-                            "requires_grad_(False) if nothing trains it, as with an AveragedModel")
+                    return (
+                        f"parameter {parameter_name} of {name} is in no optimizer that Recovery was given: name its optimizer, or call "
+                        "requires_grad_(False) if nothing trains it, as with an AveragedModel"
+                    )
         for ddp in wrapped:
             if any(parameter not in self._parameters for parameter in ddp.parameters()):
                 return "a DistributedDataParallel wraps a module that Recovery was not given"
@@ -185,8 +204,10 @@ class _Items:
                 if buffer is not None and buffer not in kept:
                     kept[buffer] = buffer.detach().clone()
                 self._kept_buffers.append((child._buffers, name, buffer, kept.get(buffer)))
-        self._kept_options = [[{key: copy.deepcopy(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-                              for optimizer in self.optimizers.values()]
+        self._kept_options = [
+            [{key: copy.deepcopy(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+            for optimizer in self.optimizers.values()
+        ]
         self._kept_things = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.things.items()}
         self._is_writing, self._kept_probe = False, self._probe()
 
@@ -320,8 +341,10 @@ class Recovery:
         """They are copied from where they were at first."""
         if not self._items.have_statistics_moved():
             return
-        raise RuntimeError("Recovery: running statistics of a BatchNorm are another tensor than when Recovery was made: convert or move a "
-                           "module, and replace its buffers, before Recovery")
+        raise RuntimeError(
+            "Recovery: running statistics of a BatchNorm are another tensor than when Recovery was made: convert or move a "
+            "module, and replace its buffers, before Recovery"
+        )
 
     def steps(self):
         """Steps that have ended, those before this process took the place of another one too. Those that have failed do not count."""
@@ -346,8 +369,10 @@ class Recovery:
 
     def _run(self, body):
         if self._is_new and self._steps > 0 and not self._is_asked and not self._items.things:
-            raise RuntimeError("step(recovery, ...): this process has taken the place of one that died, but the program cannot know where it "
-                               "is: ask Recovery.steps() in its loop, or name the sampler in Recovery")
+            raise RuntimeError(
+                "step(recovery, ...): this process has taken the place of one that died, but the program cannot know where it "
+                "is: ask Recovery.steps() in its loop, or name the sampler in Recovery"
+            )
         while True:
             began_at, has_ended = self._steps, False
             try:
@@ -383,8 +408,10 @@ class Recovery:
         if self._healing is None:
             return
         if self._healing.has_failed():
-            raise RuntimeError("step(recovery, ...): a collective of this step has failed, but the body has caught its error: let it leave the "
-                               "body, which is called again if a rank was replaced")
+            raise RuntimeError(
+                "step(recovery, ...): a collective of this step has failed, but the body has caught its error: let it leave the "
+                "body, which is called again if a rank was replaced"
+            )
         self._check_own()
 
     def _commit(self):
@@ -401,8 +428,9 @@ class Recovery:
             for rank, hashes in enumerate(all_hashes):
                 if hashes[i] == all_hashes[0][i]:
                     continue
-                _warn(f"Recovery: ranks that die are not replaced from here on: {name} differs between rank 0 and rank {rank} after step "
-                      f"{self._steps}")
+                _warn(
+                    f"Recovery: ranks that die are not replaced from here on: {name} differs between rank 0 and rank {rank} after step {self._steps}"
+                )
                 self._healing.set_healable(False)
                 self._end_healing()
                 return
@@ -429,12 +457,16 @@ class Recovery:
         reports = _all_gather({**own, "items": self._items.names()})
         for rank, report in enumerate(reports):
             if report["items"] != reports[0]["items"]:
-                raise RuntimeError("Recovery: a new process has taken the place of a rank, but the things in Recovery of rank 0 and rank "
-                                   f"{rank} differ ({reports[0]['items']} and {report['items']}): name the same ones in every run")
+                raise RuntimeError(
+                    "Recovery: a new process has taken the place of a rank, but the things in Recovery of rank 0 and rank "
+                    f"{rank} differ ({reports[0]['items']} and {report['items']}): name the same ones in every run"
+                )
         donor, steps = _decide(reports)
         if donor is None:
-            raise RuntimeError("Recovery: a rank died when all others had updated their weights and were not at the end of the step: nobody "
-                               "has weights to go on with. Put collectives of a step before its optimizer's step(), or into a step of their own")
+            raise RuntimeError(
+                "Recovery: a rank died when all others had updated their weights and were not at the end of the step: nobody "
+                "has weights to go on with. Put collectives of a step before its optimizer's step(), or into a step of their own"
+            )
         have_it = [_position(report) == steps for report in reports]
         if own["holds"] == _BEFORE and have_it[dist.get_rank()]:
             self._items.restore()
@@ -478,8 +510,11 @@ def give_up(why, speaker):
 
 def _is_stateless(hook):
     """Does the communication hook keep nothing from one step to the next?"""
-    return (getattr(hook, "__module__", "") == "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
-            and hook.__qualname__ in ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook"))
+    return getattr(hook, "__module__", "") == "torch.distributed.algorithms.ddp_comm_hooks.default_hooks" and hook.__qualname__ in (
+        "allreduce_hook",
+        "fp16_compress_hook",
+        "bf16_compress_hook",
+    )
 
 
 def _make_reducer_anew(ddp):

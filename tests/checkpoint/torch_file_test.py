@@ -14,8 +14,24 @@ import torch
 
 LOCKSTEP = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockstep")
 MUTATIONS = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "torch_file_mutations")
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
-          torch.bool, torch.complex64, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2]
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+]
 
 
 class Strange:
@@ -111,8 +127,7 @@ class TorchFile(unittest.TestCase):
         self.check_equal(self.convert()[0], {"module." + name: value for name, value in module.state_dict().items()})
         self.check_equal(self.convert("--strip-prefix", "module.")[0], module.state_dict())
         self.output.unlink()
-        self.refuses('--strip-prefix: no tensor\'s name begins with "model."; the first one is module.bias', "--strip-prefix", "model.",
-                     code=2)
+        self.refuses('--strip-prefix: no tensor\'s name begins with "model."; the first one is module.bias', "--strip-prefix", "model.", code=2)
         torch.save({"a.x": torch.ones(1), "x": torch.ones(2)}, self.file)
         self.refuses('without the prefix "a.", the tensor (a.)?x has the name of another one', "--strip-prefix", "a.", code=2)
 
@@ -149,32 +164,48 @@ class TorchFile(unittest.TestCase):
 
     def test_nothing_is_executed(self):
         trace = self.folder / "trace"
-        for saved, named in ((Strange(trace), "posix.system"), ({"a": torch.ones(1), "b": Strange(trace)}, "posix.system"),
-                             (torch.nn.Linear(2, 2), "torch.nn.modules.linear.Linear"),
-                             ({"a": collections.Counter("x")}, "collections.Counter"),
-                             ({"a": torch.ones(2).to_sparse()}, "torch.(sparse_coo|_utils._rebuild_sparse_tensor)")):
+        for saved, named in (
+            (Strange(trace), "posix.system"),
+            ({"a": torch.ones(1), "b": Strange(trace)}, "posix.system"),
+            (torch.nn.Linear(2, 2), "torch.nn.modules.linear.Linear"),
+            ({"a": collections.Counter("x")}, "collections.Counter"),
+            ({"a": torch.ones(2).to_sparse()}, "torch.(sparse_coo|_utils._rebuild_sparse_tensor)"),
+        ):
             torch.save(saved, self.file)
-            self.refuses(rf'\S+model.pth is refused: its pickle names "{named}"; only tensors, numbers and texts in dicts, lists and '
-                         r"tuples are read, and nothing is executed: save model.state_dict\(\)\n")
+            self.refuses(
+                rf'\S+model.pth is refused: its pickle names "{named}"; only tensors, numbers and texts in dicts, lists and '
+                r"tuples are read, and nothing is executed: save model.state_dict\(\)\n"
+            )
         self.assertFalse(trace.exists())
         for pickled, expected in (
-                (b"\x80\x02cos\nsystem\n.", 'names "os.system"'),
-                (b"\x80\x02(S'x'\nios\nsystem\n.", r"has the opcode 0x53 STRING, at byte 3"),
-                (b"\x80\x02(ios\nsystem\n.", r"has the opcode 0x69 INST, at byte 3"),
-                (b"\x80\x02)\x81.", "has the opcode 0x81 NEWOBJ"), (b"\x80\x02\x82\x01.", "has the opcode 0x82 EXT1"),
-                (b"\x80\x02ctorch\nFloatStorage\n)R.", 'calls "torch.FloatStorage"'), (b"\x80\x02}}R.", "calls what is no function"),
-                (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", 'names "os.system"'), (b"\x80\x01}.", "has protocol 1, expected 2 to 5"),
-                (b"\x80\x02\xff.", "has the opcode 0xff, at byte 2")):
+            (b"\x80\x02cos\nsystem\n.", 'names "os.system"'),
+            (b"\x80\x02(S'x'\nios\nsystem\n.", r"has the opcode 0x53 STRING, at byte 3"),
+            (b"\x80\x02(ios\nsystem\n.", r"has the opcode 0x69 INST, at byte 3"),
+            (b"\x80\x02)\x81.", "has the opcode 0x81 NEWOBJ"),
+            (b"\x80\x02\x82\x01.", "has the opcode 0x82 EXT1"),
+            (b"\x80\x02ctorch\nFloatStorage\n)R.", 'calls "torch.FloatStorage"'),
+            (b"\x80\x02}}R.", "calls what is no function"),
+            (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", 'names "os.system"'),
+            (b"\x80\x01}.", "has protocol 1, expected 2 to 5"),
+            (b"\x80\x02\xff.", "has the opcode 0xff, at byte 2"),
+        ):
             self.zip_of(pickled)
             self.refuses(r"\S+model.pth is refused: its pickle " + expected)
 
     def test_damaged_files(self):
-        for pickled, expected in ((b"", "truncated"), (b"\x80\x02", "truncated"), (b"\x80\x02}", "truncated"),
-                                  (b"\x80\x02X\xff\xff\xff\xffabc.", "truncated"), (b"\x80\x02.", "other than one object"),
-                                  (b"\x80\x02h\x07.", "an object is used that it has not made"), (b"\x80\x02u.", "a mark is missing"),
-                                  (b"\x80\x02(}u.", "a dict is missing|other than"), (b"\x80\x02\x85.", "the stack is empty"),
-                                  (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n)R.", "a tensor is described otherwise"),
-                                  (b"\x80\x02)Q.", "a storage is described otherwise")):
+        for pickled, expected in (
+            (b"", "truncated"),
+            (b"\x80\x02", "truncated"),
+            (b"\x80\x02}", "truncated"),
+            (b"\x80\x02X\xff\xff\xff\xffabc.", "truncated"),
+            (b"\x80\x02.", "other than one object"),
+            (b"\x80\x02h\x07.", "an object is used that it has not made"),
+            (b"\x80\x02u.", "a mark is missing"),
+            (b"\x80\x02(}u.", "a dict is missing|other than"),
+            (b"\x80\x02\x85.", "the stack is empty"),
+            (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n)R.", "a tensor is described otherwise"),
+            (b"\x80\x02)Q.", "a storage is described otherwise"),
+        ):
             self.zip_of(pickled)
             self.refuses(r"\S+model.pth is damaged: at byte \d+ of its pickle, .*(" + expected + ")")
         for content in (b"", b"x", b"PK\x03\x04", os.urandom(1000), b"PK\x03\x04" + bytes(1000)):
@@ -192,8 +223,14 @@ class TorchFile(unittest.TestCase):
     def test_tensors_outside_their_storage(self):
         sizes = b"K\x05K\x07\x86"  # the tuple (5, 7)
         tensors = {"x": torch.zeros(5, 7)}
-        for other in (b"K\x05K\x08\x86", b"K\x06K\x07\x86", b"J\xff\xff\xff\x7fJ\xff\xff\xff\x7f\x86", b"J\xff\xff\xff\xffK\x07\x86",
-                      b"K\x05\x85", b"\x8a\x08" + b"\xff" * 7 + b"\x7fK\x02\x86"):
+        for other in (
+            b"K\x05K\x08\x86",
+            b"K\x06K\x07\x86",
+            b"J\xff\xff\xff\x7fJ\xff\xff\xff\x7f\x86",
+            b"J\xff\xff\xff\xffK\x07\x86",
+            b"K\x05\x85",
+            b"\x8a\x08" + b"\xff" * 7 + b"\x7fK\x02\x86",
+        ):
             self.rewrite(tensors, sizes, other)
             self.refuses(r'\S+model.pth is damaged: tensor "x": ')
         self.rewrite({"x": torch.zeros(1).expand(5, 7)}, sizes, sizes)
@@ -208,9 +245,20 @@ class TorchFile(unittest.TestCase):
 
     def test_thousands_of_damaged_files(self):
         layer = torch.rand(4, 3)
-        torch.save({"weight": layer, "tied": layer, "part": layer[1:, ::2], "count": torch.tensor(3), "flags": torch.ones(3, dtype=torch.bool),
-                    "small": torch.ones(2, dtype=torch.uint16), "parameter": torch.nn.Parameter(torch.rand(2)), "epoch": 3, "rate": 0.5},
-                   self.file)
+        torch.save(
+            {
+                "weight": layer,
+                "tied": layer,
+                "part": layer[1:, ::2],
+                "count": torch.tensor(3),
+                "flags": torch.ones(3, dtype=torch.bool),
+                "small": torch.ones(2, dtype=torch.uint16),
+                "parameter": torch.nn.Parameter(torch.rand(2)),
+                "epoch": 3,
+                "rate": 0.5,
+            },
+            self.file,
+        )
         result = subprocess.run([MUTATIONS, self.file, "2000"], capture_output=True, text=True, timeout=300)
         self.assertEqual(result.returncode, 0, result.stderr)
         words = result.stdout.split()
@@ -221,10 +269,13 @@ class TorchFile(unittest.TestCase):
 
     def test_mistakes_on_the_command_line(self):
         torch.save({"x": torch.ones(1)}, self.file)
-        for arguments, expected in (((self.file,), "--output is missing"), ((self.folder,), "is a directory: give --to trainer"),
-                                    ((self.file, "--to", "trainer"), "is a file; --to trainer converts a checkpoint directory"),
-                                    ((self.folder, "--to", "trainer", "--key", "x"), "--key and --strip-prefix are for files"),
-                                    ((self.file, "--to", "onnx"), "safetensors")):
+        for arguments, expected in (
+            ((self.file,), "--output is missing"),
+            ((self.folder,), "is a directory: give --to trainer"),
+            ((self.file, "--to", "trainer"), "is a file; --to trainer converts a checkpoint directory"),
+            ((self.folder, "--to", "trainer", "--key", "x"), "--key and --strip-prefix are for files"),
+            ((self.file, "--to", "onnx"), "safetensors"),
+        ):
             result = self.command(*arguments)
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn(expected, result.stderr)

@@ -19,10 +19,31 @@ def run_on(machines, seed):
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", "LOCKSTEP_FUZZ_RESULTS": folder, "LOCKSTEP_FUZZ_SEED": str(seed)}
-        processes = [subprocess.Popen([LOCKRUN, "--nnodes", str(len(machines)), "--node-rank", str(node), "--master-addr", "127.0.0.1",
-                                       "--master-port", str(port), "--nproc-per-node", str(ranks), CASES, "--gtest_filter=Fuzz.Bits*"],
-                                      env=environment, stdin=subprocess.DEVNULL, text=True, stdout=subprocess.PIPE,
-                                      stderr=subprocess.STDOUT) for node, ranks in enumerate(machines)]
+        processes = [
+            subprocess.Popen(
+                [
+                    LOCKRUN,
+                    "--nnodes",
+                    str(len(machines)),
+                    "--node-rank",
+                    str(node),
+                    "--master-addr",
+                    "127.0.0.1",
+                    "--master-port",
+                    str(port),
+                    "--nproc-per-node",
+                    str(ranks),
+                    CASES,
+                    "--gtest_filter=Fuzz.Bits*",
+                ],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            for node, ranks in enumerate(machines)
+        ]
         try:
             outputs = [process.communicate(timeout=200)[0] for process in processes]
         finally:

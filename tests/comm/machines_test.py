@@ -22,13 +22,34 @@ def run_ranks(case, machines, program=CASES, within=(), **variables):
     ranks = [(group, local) for group, count in enumerate(machines) for local in range(count)]
     processes = []
     for rank, (group, local) in enumerate(ranks):
-        place = {"RANK": rank, "WORLD_SIZE": len(ranks), "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": machines[group],
-                 "GROUP_RANK": group, "GROUP_WORLD_SIZE": len(machines), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        own = {name: value[group] if isinstance(value, list) else value[rank] if isinstance(value, tuple) else value
-               for name, value in variables.items()}
-        environment = {**os.environ, **{name: value for name, value in own.items() if value is not None}, **{name: str(value) for name, value in place.items()}}
-        processes.append(subprocess.Popen([*within, program, f"--gtest_filter={case}"], env=environment, text=True,
-                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        place = {
+            "RANK": rank,
+            "WORLD_SIZE": len(ranks),
+            "LOCAL_RANK": local,
+            "LOCAL_WORLD_SIZE": machines[group],
+            "GROUP_RANK": group,
+            "GROUP_WORLD_SIZE": len(machines),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        own = {
+            name: value[group] if isinstance(value, list) else value[rank] if isinstance(value, tuple) else value for name, value in variables.items()
+        }
+        environment = {
+            **os.environ,
+            **{name: value for name, value in own.items() if value is not None},
+            **{name: str(value) for name, value in place.items()},
+        }
+        processes.append(
+            subprocess.Popen(
+                [*within, program, f"--gtest_filter={case}"],
+                env=environment,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        )
     try:
         return [(process.communicate(timeout=60)[0], process.returncode) for process in processes]
     finally:
@@ -60,7 +81,9 @@ class DefaultTest(unittest.TestCase):
     def test_ranks_of_a_machine_that_share_no_memory_take_gloo_on_all_machines(self):
         apart = in_namespaces("-p", "-m", "--fork", "--mount-proc", "--kill-child")
         for rank, output in enumerate(self.place_ranks("gloo", [1, 2], within=apart)):
-            self.assertEqual(output.count("so the backend is gloo; LOCKSTEP_BACKEND=gloo chooses it without this line"), 1 if rank == 0 else 0, output)
+            self.assertEqual(
+                output.count("so the backend is gloo; LOCKSTEP_BACKEND=gloo chooses it without this line"), 1 if rank == 0 else 0, output
+            )
             if rank == 0:
                 self.assertRegex(output, r"rank [12] cannot join the ranks of its machine: ")
         for output, code in run_ranks("Joining.Place", [1, 2], program=COLLECTIVES, within=apart, LOCKSTEP_BACKEND="lockstep"):
@@ -88,16 +111,21 @@ class MachinesTest(unittest.TestCase):
     def test_every_rank_names_a_rank_that_died(self):
         for dead in (1, 2, 3):  # beside a leader, a leader, beside the leader of the other machine
             with self.subTest(dead=dead):
-                self.check(run_ranks("Ending.TheOthersNameTheDead", [2, 2], TEST_DEAD=str(dead)), dead,
-                           f"PeerLostError of rank {dead}:")
+                self.check(run_ranks("Ending.TheOthersNameTheDead", [2, 2], TEST_DEAD=str(dead)), dead, f"PeerLostError of rank {dead}:")
 
     def test_a_machine_that_died_is_named_by_its_rank(self):
-        self.check(run_ranks("Ending.TheOthersNameTheDead", [2, 1], TEST_DEAD="2"), 2,
-                   "PeerLostError of rank 2: rank 2 on machine 1 (127.0.0.1, rank 2) has ended: ")
+        self.check(
+            run_ranks("Ending.TheOthersNameTheDead", [2, 1], TEST_DEAD="2"),
+            2,
+            "PeerLostError of rank 2: rank 2 on machine 1 (127.0.0.1, rank 2) has ended: ",
+        )
 
     def test_every_rank_names_the_ranks_that_are_late(self):
-        self.check(run_ranks("Ending.TheOthersNameTheLate", [2, 1], TEST_DEAD="2"), 2,
-                   "TimeoutError of rank 2: all_reduce (float32[10], SUM) #2 waited 700 ms for the machine of rank 2")
+        self.check(
+            run_ranks("Ending.TheOthersNameTheLate", [2, 1], TEST_DEAD="2"),
+            2,
+            "TimeoutError of rank 2: all_reduce (float32[10], SUM) #2 waited 700 ms for the machine of rank 2",
+        )
 
     def test_different_calls_are_quoted_on_all_machines(self):
         self.check(run_ranks("Ending.DifferentCalls", [2, 2]), None, "MismatchError")
@@ -147,14 +175,30 @@ def run_in_containers(*containers):
     """What ranks of Open MPI print that see no processes of other containers. containers: how many ranks each has."""
     within = in_namespaces("-p", "-m", "--fork", "--mount-proc", "--kill-child")
     port = free_port()
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCKSTEP_BACKEND": "gloo",
-                   "OMPI_COMM_WORLD_SIZE": str(sum(containers))}
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "LOCKSTEP_BACKEND": "gloo",
+        "OMPI_COMM_WORLD_SIZE": str(sum(containers)),
+    }
     processes, first = [], 0
     for count in containers:
-        ranks = "".join(f"OMPI_COMM_WORLD_RANK={first + i} OMPI_COMM_WORLD_LOCAL_RANK={i} OMPI_COMM_WORLD_LOCAL_SIZE={count} "
-                        f"{MACHINE_CASES} --gtest_filter='Machines.*' & " for i in range(count))
-        processes.append(subprocess.Popen([*within, "sh", "-c", ranks + "wait"], env=environment, text=True,
-                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        ranks = "".join(
+            f"OMPI_COMM_WORLD_RANK={first + i} OMPI_COMM_WORLD_LOCAL_RANK={i} OMPI_COMM_WORLD_LOCAL_SIZE={count} "
+            f"{MACHINE_CASES} --gtest_filter='Machines.*' & "
+            for i in range(count)
+        )
+        processes.append(
+            subprocess.Popen(
+                [*within, "sh", "-c", ranks + "wait"],
+                env=environment,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        )
         first += count
     try:
         return [process.communicate(timeout=60)[0] for process in processes]

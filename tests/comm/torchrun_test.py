@@ -11,9 +11,22 @@ CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "collective_cases")
 class TorchrunTest(unittest.TestCase):
     def run_case(self, case, ranks=2, **environment):
         return subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
-             "--no-python", CASES, f"--gtest_filter=Collectives.{case}"],
-            env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
+            [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(ranks),
+                "--no-python",
+                CASES,
+                f"--gtest_filter=Collectives.{case}",
+            ],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
 
     def test_shared_memory(self):
         for case in ("AllReduce", "GatherAndBytes"):
@@ -27,9 +40,11 @@ class TorchrunTest(unittest.TestCase):
     def test_ranks_of_several_machines_need_a_place_to_meet(self):
         by_hand = subprocess.run(
             [CASES, "--gtest_filter=Collectives.AllReduce"],
-            env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-                 "LOCKSTEP_BACKEND": "lockstep"},
-            capture_output=True, text=True, timeout=60)
+            env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "LOCKSTEP_BACKEND": "lockstep"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         self.assertEqual(by_hand.returncode, 2)
         self.assertIn("MASTER_ADDR and MASTER_PORT are missing: the ranks have no place to meet", by_hand.stderr)
 

@@ -20,8 +20,7 @@ class FetchDemoData(unittest.TestCase):
         os.symlink(sys.prefix, os.path.join(self.checkout, ".venv"))
 
     def fetch(self, **environment):
-        return subprocess.run([self.script], capture_output=True, text=True, timeout=120,
-                              env=dict(os.environ, PIP_NO_INDEX="1", **environment))
+        return subprocess.run([self.script], capture_output=True, text=True, timeout=120, env=dict(os.environ, PIP_NO_INDEX="1", **environment))
 
     def refused(self, run, message):
         self.assertEqual(run.returncode, 1, run.stderr)

@@ -31,8 +31,16 @@ class SamplerParity(unittest.TestCase):
                         for seed, epoch in ((0, 0), (0, 1), (42, 3), (2**40 + 5, 7)):
                             for rank in {0, num_replicas // 2, num_replicas - 1}:
                                 questions.append(
-                                    dict(ask="distributed_sampler", size=size, num_replicas=num_replicas, rank=rank,
-                                         shuffle=shuffle, seed=seed, drop_last=drop_last, epoch=epoch)
+                                    dict(
+                                        ask="distributed_sampler",
+                                        size=size,
+                                        num_replicas=num_replicas,
+                                        rank=rank,
+                                        shuffle=shuffle,
+                                        seed=seed,
+                                        drop_last=drop_last,
+                                        epoch=epoch,
+                                    )
                                 )
         self.assertGreater(len(questions), 2000)
         self.compare(questions)
@@ -44,9 +52,7 @@ class SamplerParity(unittest.TestCase):
             for batch_size in (1, 3, 4, 8, 16, 64, 1000):
                 for seed, longest in ((0, 3), (7, 60), (42, 100000)):
                     lengths = [draw.randint(1, longest) for _ in range(size)]
-                    questions.append(
-                        dict(ask="length_grouped_indices", lengths=lengths, batch_size=batch_size, seed=seed)
-                    )
+                    questions.append(dict(ask="length_grouped_indices", lengths=lengths, batch_size=batch_size, seed=seed))
         self.compare(questions)
 
     def test_batch_shard(self):
@@ -58,14 +64,22 @@ class SamplerParity(unittest.TestCase):
                         indices = [10 * i + 3 for i in range(size)]
                         for rank in range(num_replicas):
                             questions.append(
-                                dict(ask="batch_shard", indices=indices, batch_size=batch_size,
-                                     num_replicas=num_replicas, rank=rank, drop_last=drop_last)
+                                dict(
+                                    ask="batch_shard",
+                                    indices=indices,
+                                    batch_size=batch_size,
+                                    num_replicas=num_replicas,
+                                    rank=rank,
+                                    drop_last=drop_last,
+                                )
                             )
         self.compare(questions)
 
     def test_errors_are_pythons(self):
-        questions = [dict(ask="distributed_sampler", size=8, num_replicas=num_replicas, rank=rank, shuffle=True, seed=0,
-                          drop_last=False, epoch=0) for rank, num_replicas in ((2, 2), (-1, 2), (5, 3))]
+        questions = [
+            dict(ask="distributed_sampler", size=8, num_replicas=num_replicas, rank=rank, shuffle=True, seed=0, drop_last=False, epoch=0)
+            for rank, num_replicas in ((2, 2), (-1, 2), (5, 3))
+        ]
         self.assertTrue(all(isinstance(answer, Exception) for answer in ask(questions)))
         self.compare(questions)
 

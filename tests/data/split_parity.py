@@ -39,8 +39,10 @@ class SplitParity(unittest.TestCase):
         pairs = self.sizes_and_seeds()
         self.assertEqual(len(pairs), 1000)
         self.assertGreater(sum(seed >= 2**32 for _, seed in pairs), 300)
-        questions = [dict(ask="train_test_split", size=size, seed=seed, test_size=draw.choice([.1, .07, .5, draw.random(), draw.randrange(1, size + 2)]))
-                     for size, seed in pairs]
+        questions = [
+            dict(ask="train_test_split", size=size, seed=seed, test_size=draw.choice([0.1, 0.07, 0.5, draw.random(), draw.randrange(1, size + 2)]))
+            for size, seed in pairs
+        ]
         refused = self.compare(questions).count("error")
         self.assertTrue(10 < refused < 500, refused)
 
@@ -53,8 +55,22 @@ class SplitParity(unittest.TestCase):
         for size, seed in self.sizes_and_seeds():
             first = draw.randrange(size + 1)
             second = draw.randrange(size - first + 1)
-            lengths = draw.choice([[first, size - first], [first, second, size - first - second], [.5, .5], [.9, .1], [.25, .25, .5], [1.0],
-                                   [.125] * 8, [0.0, .5, .5], [first, size - first + 1], [.5, .25], [-.5, 1.5], [.5, .625]])
+            lengths = draw.choice(
+                [
+                    [first, size - first],
+                    [first, second, size - first - second],
+                    [0.5, 0.5],
+                    [0.9, 0.1],
+                    [0.25, 0.25, 0.5],
+                    [1.0],
+                    [0.125] * 8,
+                    [0.0, 0.5, 0.5],
+                    [first, size - first + 1],
+                    [0.5, 0.25],
+                    [-0.5, 1.5],
+                    [0.5, 0.625],
+                ]
+            )
             if sum(lengths) != 1 or isinstance(lengths[0], float):  # torch takes whole numbers that sum to 1 for shares
                 questions.append(dict(ask="random_split", size=size, seed=seed, lengths=lengths))
         self.assertGreater(len(questions), 950)
@@ -67,19 +83,30 @@ class SplitParity(unittest.TestCase):
             count = draw.choice([1, 2, 10, 100, 1000])
             weights = [draw.choice([0.0, draw.random(), draw.random() ** 9, 100 * draw.random()]) for _ in range(count)]
             positive = sum(weight > 0 for weight in weights)
-            replacement = draw.random() < .5
+            replacement = draw.random() < 0.5
             if positive:
-                questions.append(dict(ask="weighted", weights=weights, num_samples=draw.randrange(1, (3 * count if replacement else positive) + 1),
-                                      replacement=replacement, seed=draw.choice([*SEEDS, draw.randrange(2**64)])))
-        questions += [dict(ask="weighted", weights=weights, num_samples=2, replacement=replacement, seed=0) for replacement in (False, True)
-                      for weights in ([0.0, 0.0], [1.0, -1.0])] + [dict(ask="weighted", weights=[1.0], num_samples=2, replacement=False, seed=0)]
+                questions.append(
+                    dict(
+                        ask="weighted",
+                        weights=weights,
+                        num_samples=draw.randrange(1, (3 * count if replacement else positive) + 1),
+                        replacement=replacement,
+                        seed=draw.choice([*SEEDS, draw.randrange(2**64)]),
+                    )
+                )
+        questions += [
+            dict(ask="weighted", weights=weights, num_samples=2, replacement=replacement, seed=0)
+            for replacement in (False, True)
+            for weights in ([0.0, 0.0], [1.0, -1.0])
+        ] + [dict(ask="weighted", weights=[1.0], num_samples=2, replacement=False, seed=0)]
         self.assertGreater(len(questions), 900)
         self.compare(questions)
 
     def test_the_rows_of_multinli(self):
         """392,702 rows, seed 42 and a tenth, as in the tutorial; .07 of 100 are 8 for both."""
-        ours = self.compare([dict(ask="train_test_split", size=392702, seed=42, test_size=.1),
-                             dict(ask="train_test_split", size=100, seed=42, test_size=.07)])
+        ours = self.compare(
+            [dict(ask="train_test_split", size=392702, seed=42, test_size=0.1), dict(ask="train_test_split", size=100, seed=42, test_size=0.07)]
+        )
         self.assertEqual([[len(part) for part in parts] for parts in ours], [[353431, 39271], [92, 8]])
 
 

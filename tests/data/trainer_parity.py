@@ -16,9 +16,19 @@ class TrainerParity(unittest.TestCase):
             for (size, batch_size, accumulation, strategy, _, epochs), trained in zip(jobs, of_jobs, strict=True):
                 self.assertEqual(len(trained), EPOCHS)
                 questions += [
-                    dict(ask="train_sampler", size=size, lengths=lengths_of(size), strategy=strategy,
-                         batch_size=batch_size, gradient_accumulation_steps=accumulation,
-                         num_replicas=world_size, rank=rank, seed=SEED, drop_last=False, epoch=epoch)
+                    dict(
+                        ask="train_sampler",
+                        size=size,
+                        lengths=lengths_of(size),
+                        strategy=strategy,
+                        batch_size=batch_size,
+                        gradient_accumulation_steps=accumulation,
+                        num_replicas=world_size,
+                        rank=rank,
+                        seed=SEED,
+                        drop_last=False,
+                        epoch=epoch,
+                    )
                     for epoch in range(epochs)
                 ]
                 expected += trained[:epochs]
@@ -26,19 +36,25 @@ class TrainerParity(unittest.TestCase):
             self.assertEqual(answer, samples_of_peer, {key: value for key, value in question.items() if key != "lengths"})
 
     def test_alone(self):
-        self.compare(1, [
-            (37, 4, 1, "random", False, EPOCHS),
-            (37, 4, 2, "group_by_length", False, 1),  # an unchanged Trainer: the first epoch
-            (37, 4, 2, "group_by_length", True, EPOCHS),
-        ])
+        self.compare(
+            1,
+            [
+                (37, 4, 1, "random", False, EPOCHS),
+                (37, 4, 2, "group_by_length", False, 1),  # an unchanged Trainer: the first epoch
+                (37, 4, 2, "group_by_length", True, EPOCHS),
+            ],
+        )
 
     def test_two_ranks(self):
-        self.compare(2, [
-            (101, 4, 2, "random", False, EPOCHS),
-            (50, 8, 1, "sequential", False, EPOCHS),
-            (203, 4, 2, "group_by_length", False, 1),
-            (203, 4, 1, "group_by_length", True, EPOCHS),
-        ])
+        self.compare(
+            2,
+            [
+                (101, 4, 2, "random", False, EPOCHS),
+                (50, 8, 1, "sequential", False, EPOCHS),
+                (203, 4, 2, "group_by_length", False, 1),
+                (203, 4, 1, "group_by_length", True, EPOCHS),
+            ],
+        )
 
 
 if __name__ == "__main__":

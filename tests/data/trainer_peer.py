@@ -55,9 +55,18 @@ def train(output, size, batch_size, accumulation, strategy, reseed):
             epochs.append([])
 
     arguments = TrainingArguments(
-        os.path.dirname(output), per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation,
-        num_train_epochs=EPOCHS, seed=SEED, train_sampling_strategy=strategy, use_cpu=True, report_to=[],
-        save_strategy="no", logging_strategy="no", disable_tqdm=True, remove_unused_columns=False,
+        os.path.dirname(output),
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation,
+        num_train_epochs=EPOCHS,
+        seed=SEED,
+        train_sampling_strategy=strategy,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        remove_unused_columns=False,
         ddp_find_unused_parameters=False,
     )
     Trainer(Model(), arguments, train_dataset=Samples(), data_collator=collate, callbacks=[EpochBegins()]).train()
@@ -67,6 +76,7 @@ def train(output, size, batch_size, accumulation, strategy, reseed):
 
 def samples(world_size, jobs):
     """[rank][job][epoch]: the samples in their order. jobs: the arguments of train() after `output`."""
+
     def compute():
         with tempfile.TemporaryDirectory() as directory:
             command = [sys.executable]

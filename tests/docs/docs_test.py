@@ -28,8 +28,29 @@ SCRIPTS = {path.name for path in (SOURCE / "scripts").iterdir()}
 # Programs in Python that make data sets.
 DATASETS = "zoo/datasets/"
 # Programs of others, whose flags nobody checks here.
-OTHERS = {"cmake", "cd", "export", "source", "pip", "apt-get", "sudo", "srun", "mpirun", "torchrun", "openssl", "docker", "scontrol", "kill",
-          "git", "python", "ssh", "wandb", "tensorboard", "perf", "jq"}
+OTHERS = {
+    "cmake",
+    "cd",
+    "export",
+    "source",
+    "pip",
+    "apt-get",
+    "sudo",
+    "srun",
+    "mpirun",
+    "torchrun",
+    "openssl",
+    "docker",
+    "scontrol",
+    "kill",
+    "git",
+    "python",
+    "ssh",
+    "wandb",
+    "tensorboard",
+    "perf",
+    "jq",
+}
 
 # What prose.md bans, with what to write instead.
 BANNED = {
@@ -107,20 +128,30 @@ class DocsTest(unittest.TestCase):
         self.assertEqual(there - named, set(), "add these to mkdocs.yml")
 
     def test_blocks_name_their_language(self):
-        unknown = [f"{block.place}: {block.language}" for page in pages() for block in blocks_of(page)
-                   if block.language not in LANGUAGES]
+        unknown = [f"{block.place}: {block.language}" for page in pages() for block in blocks_of(page) if block.language not in LANGUAGES]
         self.assertEqual(unknown, [], f"languages are {sorted(LANGUAGES)}")
 
     def test_code_fits_the_site(self):
         """The site shows 92 columns of code in a window of 1280 pixels; docs/assets/extra.css wraps output and diffs."""
-        wide = [f"{block.page}:{block.line + number}: {len(line)} columns" for page in pages() for block in blocks_of(page)
-                if block.language not in ("text", "diff") for number, line in enumerate(block.text.split("\n")) if len(line) > 92]
+        wide = [
+            f"{block.page}:{block.line + number}: {len(line)} columns"
+            for page in pages()
+            for block in blocks_of(page)
+            if block.language not in ("text", "diff")
+            for number, line in enumerate(block.text.split("\n"))
+            if len(line) > 92
+        ]
         self.assertEqual(wide, [], "a line of code has at most 92 columns: put comments above it, and break commands with \\")
 
     def test_first_examples_fit_a_phone(self):
         """A phone of 400 pixels shows 50 columns of code on the site."""
-        wide = [f"{block.page}:{block.line + number}: {len(line)} columns" for page, count in (("README.md", 3), ("docs/index.md", 2), ("docs/lockrun.md", 1))
-                for block in blocks_of(page)[:count] for number, line in enumerate(block.text.split("\n")) if len(line) > 50]
+        wide = [
+            f"{block.page}:{block.line + number}: {len(line)} columns"
+            for page, count in (("README.md", 3), ("docs/index.md", 2), ("docs/lockrun.md", 1))
+            for block in blocks_of(page)[:count]
+            for number, line in enumerate(block.text.split("\n"))
+            if len(line) > 50
+        ]
         self.assertEqual(wide, [], "put comments above the lines")
 
     def test_cpp_compiles(self):
@@ -151,8 +182,12 @@ class DocsTest(unittest.TestCase):
 
     def test_whole_programs_compile_alone(self):
         """A reader copies them as they are: what they need, they include."""
-        programs = [block for page in pages() for block in blocks_of(page) if block.language == "cpp" and block.text.lstrip().startswith("#include")
-                    and re.search("^int main", block.text, re.M)]
+        programs = [
+            block
+            for page in pages()
+            for block in blocks_of(page)
+            if block.language == "cpp" and block.text.lstrip().startswith("#include") and re.search("^int main", block.text, re.M)
+        ]
         self.assertGreater(len(programs), 2, "the programs are no longer found")
         for block in programs:
             with self.subTest(block.place):
@@ -167,7 +202,7 @@ class DocsTest(unittest.TestCase):
             words = words[1:]
         for flag in ("-o", "-c"):
             at = words.index(flag)
-            del words[at:at + 2]
+            del words[at : at + 2]
         if not precompiled:
             words = re.sub(r"(-Xclang )?-include(-pch)? (-Xclang )?\S*cmake_pch\S*|-Winvalid-pch", "", " ".join(map(shlex.quote, words)))
             words = shlex.split(words)
@@ -176,8 +211,9 @@ class DocsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             source = pathlib.Path(folder) / "examples.cpp"
             source.write_text(text)
-            result = subprocess.run([*words, "-fsyntax-only", f"-I{SOURCE}", str(source)], cwd=recipe["directory"],
-                                    capture_output=True, text=True, timeout=600)
+            result = subprocess.run(
+                [*words, "-fsyntax-only", f"-I{SOURCE}", str(source)], cwd=recipe["directory"], capture_output=True, text=True, timeout=600
+            )
         return "" if result.returncode == 0 else result.stderr
 
     def test_python_compiles(self):
@@ -188,12 +224,17 @@ class DocsTest(unittest.TestCase):
                         compile(block.text, block.place, "exec")
 
     def test_the_readmes_python_runs(self):
-        block, = [block for block in blocks_of("README.md") if block.language == "python"]
+        (block,) = [block for block in blocks_of("README.md") if block.language == "python"]
         with tempfile.TemporaryDirectory() as folder:
             script = pathlib.Path(folder) / "readme.py"
             script.write_text("import torch, torch.distributed as dist\n" + block.text + "\nt = torch.ones(1)\ndist.all_reduce(t)\nassert t == 2\n")
-            result = subprocess.run([BIN / "lockrun", "--standalone", "--nproc-per-node", "2", script], capture_output=True, text=True,
-                                    timeout=120, env={**os.environ, "PYTHON_EXEC": sys.executable, "PYTHONPATH": f"{BUILD}/python"})
+            result = subprocess.run(
+                [BIN / "lockrun", "--standalone", "--nproc-per-node", "2", script],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                env={**os.environ, "PYTHON_EXEC": sys.executable, "PYTHONPATH": f"{BUILD}/python"},
+            )
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_cmake_parses(self):
@@ -244,8 +285,13 @@ class DocsTest(unittest.TestCase):
                     problems.append(f"there is no {word}")
                 continue
             base = word.rsplit("/", 1)[-1]
-            if base in programs and (place == 0 or word != command[place - 1]) and not command[place - 1].startswith("--") or \
-                    base in programs and place == 0:
+            if (
+                base in programs
+                and (place == 0 or word != command[place - 1])
+                and not command[place - 1].startswith("--")
+                or base in programs
+                and place == 0
+            ):
                 name, words = base, ()
                 continue
             if name is None:

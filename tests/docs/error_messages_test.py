@@ -32,8 +32,10 @@ def problems(page, messages):
             found.append(f"{PAGE}:{number}: `{quoted}` is in {len(places)} messages, such as {places[0]}'s; quote more of one")
         elif not places:
             other = nearest(quoted, messages)
-            found.append(f"{PAGE}:{number}: no source has the message `{quoted}`. If it was reworded, quote it as it is now; if it is "
-                         f"gone, take the row out. The nearest is in {other.place}: {other.shown()}")
+            found.append(
+                f"{PAGE}:{number}: no source has the message `{quoted}`. If it was reworded, quote it as it is now; if it is "
+                f"gone, take the row out. The nearest is in {other.place}: {other.shown()}"
+            )
     return found
 
 
@@ -77,8 +79,9 @@ class ErrorMessagesTest(unittest.TestCase):
 
     def test_readers(self):
         first = 'f({.a = 1}, "{{x}} {:.2f}: "\n  /* "no" */ + g(\'"\') + R"(raw "text")");'
-        self.assertEqual(of_cpp(first + ' // "no"\nint a = 30\'000; h("%s\\n");'),
-                         [(1, f"{GAP}{{x}} {GAP}: {GAP}raw \"text\"{GAP}"), (3, f"{GAP}\n{GAP}")])
+        self.assertEqual(
+            of_cpp(first + ' // "no"\nint a = 30\'000; h("%s\\n");'), [(1, f'{GAP}{{x}} {GAP}: {GAP}raw "text"{GAP}'), (3, f"{GAP}\n{GAP}")]
+        )
         self.assertEqual(of_cpp('if (a) { f("one"); } else { f("two" + b); }'), [(1, f"{GAP}one{GAP}"), (1, f"{GAP}two{GAP}")])
         self.assertEqual(of_python('raise E(f"one {a}"\n "two")'), [(1, f"{GAP}one {GAP}two{GAP}")])
         self.assertEqual(of_cmake('set(a "one ${b} \\\ntwo")'), [(1, f"{GAP}one {GAP} two{GAP}")])

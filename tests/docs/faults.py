@@ -52,5 +52,5 @@ def plant(text, those):
             raise ValueError(f"{TABLE}: {fault.file} has the old text of {fault.name} {text.count(fault.old)} times instead of once")
         places.append((text.index(fault.old), fault))
     for at, fault in sorted(places, key=lambda place: place[0], reverse=True):
-        text = text[:at] + fault.planted() + text[at + len(fault.old):]
+        text = text[:at] + fault.planted() + text[at + len(fault.old) :]
     return f'#include "{HEADER}"\n{text}'

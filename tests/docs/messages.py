@@ -6,14 +6,17 @@ import pathlib
 import re
 
 GAP = "\0"
-TOKEN = re.compile(r"""
+TOKEN = re.compile(
+    r"""
     (?P<comment>//[^\n]*|/\*.*?\*/)
   | (?P<raw>R"(?P<mark>[^(\s"]*)\(.*?\)(?P=mark)")
   | (?P<text>"(?:\\.|[^"\\])*")
   | (?P<name>\w[\w']*)                          # a number such as 30'000 too
   | (?P<character>'(?:\\.|[^'\\])+')
   | (?P<space>\s+)
-  | (?P<other>.)""", re.X | re.S)
+  | (?P<other>.)""",
+    re.X | re.S,
+)
 FIELD = re.compile(r"\{\{|\}\}|\{[^{}]*\}|%[-+#0]*[\d.*]*(?:ll|l|z)?[dsufgxc]|@[A-Z_]+@|\$\{\w+\}")
 
 
@@ -51,7 +54,7 @@ def of_cpp(source):
         if kind == "mark":
             kind = "raw"
         if kind in ("text", "raw"):
-            literal = word[1:-1] if kind == "text" else word[len(token["mark"]) + 3:-len(token["mark"]) - 2]
+            literal = word[1:-1] if kind == "text" else word[len(token["mark"]) + 3 : -len(token["mark"]) - 2]
             if kind == "text":
                 literal = re.sub(r"\\(.)", lambda escape: {"n": "\n", "t": "\t"}.get(escape[1], escape[1]), literal, flags=re.S)
             if not text.strip(GAP):
@@ -69,8 +72,10 @@ def of_cpp(source):
 
 def of_cmake(source):
     """The same of quoted arguments."""
-    return [(source.count("\n", 0, match.start()) + 1, one_gap(with_gaps(match[1].replace("\\\n", ""))))
-            for match in re.finditer(r'"((?:\\.|[^"\\])*)"', source, re.S)]
+    return [
+        (source.count("\n", 0, match.start()) + 1, one_gap(with_gaps(match[1].replace("\\\n", ""))))
+        for match in re.finditer(r'"((?:\\.|[^"\\])*)"', source, re.S)
+    ]
 
 
 def of_python(source):

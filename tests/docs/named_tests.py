@@ -20,8 +20,7 @@ class NamedTest:
             if source.suffix == ".py":
                 names.update(re.findall(r"^    def (test_\w+)\(self", text, re.M))
             else:
-                names.update(f"{suite}.{name}" for suite, name in
-                             re.findall(r"^(?:TEST|TEST_F|TEST_P)\((\w+),\s*(\w+)\)", text, re.M))
+                names.update(f"{suite}.{name}" for suite, name in re.findall(r"^(?:TEST|TEST_F|TEST_P)\((\w+),\s*(\w+)\)", text, re.M))
         return names
 
 
@@ -33,8 +32,9 @@ def named_tests():
             words = words.split()
             if kind == "add_test":
                 words = words[1:]  # NAME
-            found[words[0]] = NamedTest(kind, [lists.parent / word for word in words[1:]
-                                               if word.endswith((".cpp", ".py")) and (lists.parent / word).exists()])
+            found[words[0]] = NamedTest(
+                kind, [lists.parent / word for word in words[1:] if word.endswith((".cpp", ".py")) and (lists.parent / word).exists()]
+            )
     return found
 
 
@@ -45,7 +45,7 @@ def missing(names, tests):
         if program not in tests:
             return f"CTest has no {program}"
         if tests[program].kind != "add_test" and not case:
-            return f"{program} has many cases: name one, as \"{program}: Suite.Case\""
+            return f'{program} has many cases: name one, as "{program}: Suite.Case"'
         if case and case not in tests[program].cases():
             return f"{program} has no case {case}"
     return ""

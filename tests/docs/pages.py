@@ -38,7 +38,7 @@ def blocks_of(page):
         line = lines[number]
         if line.startswith("```"):
             end = next(at for at in range(number + 1, len(lines)) if lines[at].startswith("```"))
-            found.append(Block(page, number + 2, line[3:].strip(), "\n".join(lines[number + 1:end]), hint))
+            found.append(Block(page, number + 2, line[3:].strip(), "\n".join(lines[number + 1 : end]), hint))
             number, hint = end, ""
         elif line.startswith("    ") and (number == 0 or not lines[number - 1].strip()):
             end = number
@@ -50,7 +50,7 @@ def blocks_of(page):
             end = number
             while "-->" not in lines[end]:
                 end += 1
-            hint = re.search(r"<!-- test:(.*?)-->", "\n".join(lines[number:end + 1]), re.S)[1].strip()
+            hint = re.search(r"<!-- test:(.*?)-->", "\n".join(lines[number : end + 1]), re.S)[1].strip()
             number = end
         elif line.strip():
             hint = ""

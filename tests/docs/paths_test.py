@@ -23,33 +23,88 @@ class Path:
     answers: list[str]  # "## a heading", or a part of a block of code
 
 
-CPP, GLOO, SLURM, HANG, CONTRIBUTE = ("a single-process C++ program", "a Python script with DDP on Gloo", "a SLURM cluster to administer",
-                                      "a job that hangs", "the wish to contribute")
+CPP, GLOO, SLURM, HANG, CONTRIBUTE = (
+    "a single-process C++ program",
+    "a Python script with DDP on Gloo",
+    "a SLURM cluster to administer",
+    "a job that hangs",
+    "the wish to contribute",
+)
 FROM_LIBTORCH, CLUSTER = "From a single-process LibTorch program", "SLURM, Kubernetes, systemd, Docker"
 PATHS = [
-    Path(CPP, "Which lines change, and how do I start it on all cores?", [FROM_LIBTORCH], ["a LibTorch program"],
-         ["## The ten lines", "lockrun --nproc-per-node cpu ./mnist"]),
-    Path(CPP, "What else is different afterwards: batch size, random numbers, files?", [FROM_LIBTORCH], ["a LibTorch program"],
-         ["## What changes in meaning"]),
-    Path(CPP, "How do I install it?", [FROM_LIBTORCH, "Install Lockstep"], ["a LibTorch program", "Install Lockstep"],
-         ["## Install", "scripts/setup", "cmake --install build"]),
-    Path(GLOO, "What do I change, and how do I install it?", ["Speed up a Python job"], ["Gloo in Python"],
-         ["## Install", "## The two lines", "pip install build/dist/lockstep_torch-*.whl", 'dist.init_process_group("lockstep")']),
-    Path(GLOO, "How much faster does it get?", ["Speed up a Python job", "Performance"], ["Gloo in Python", "Performance"],
-         ["# From Python: measurements", "bench/python/run"]),
+    Path(
+        CPP,
+        "Which lines change, and how do I start it on all cores?",
+        [FROM_LIBTORCH],
+        ["a LibTorch program"],
+        ["## The ten lines", "lockrun --nproc-per-node cpu ./mnist"],
+    ),
+    Path(
+        CPP,
+        "What else is different afterwards: batch size, random numbers, files?",
+        [FROM_LIBTORCH],
+        ["a LibTorch program"],
+        ["## What changes in meaning"],
+    ),
+    Path(
+        CPP,
+        "How do I install it?",
+        [FROM_LIBTORCH, "Install Lockstep"],
+        ["a LibTorch program", "Install Lockstep"],
+        ["## Install", "scripts/setup", "cmake --install build"],
+    ),
+    Path(
+        GLOO,
+        "What do I change, and how do I install it?",
+        ["Speed up a Python job"],
+        ["Gloo in Python"],
+        ["## Install", "## The two lines", "pip install build/dist/lockstep_torch-*.whl", 'dist.init_process_group("lockstep")'],
+    ),
+    Path(
+        GLOO,
+        "How much faster does it get?",
+        ["Speed up a Python job", "Performance"],
+        ["Gloo in Python", "Performance"],
+        ["# From Python: measurements", "bench/python/run"],
+    ),
     Path(SLURM, "Which batch script starts a job?", [CLUSTER], [CLUSTER], ["## SLURM", "#SBATCH --nodes=2", "srun lockrun"]),
-    Path(SLURM, "What do I install on the nodes?", ["packages"], ["Debian packages"],
-         ["## Debian packages", "sudo apt install ./build/dist/lockstep-tools_*.deb"]),
-    Path(SLURM, "Which ports must the firewall leave open?", ["several machines"], ["several machines"],
-         ["## Before the first run", "--rdzv-conf token_file=token"]),
+    Path(
+        SLURM,
+        "What do I install on the nodes?",
+        ["packages"],
+        ["Debian packages"],
+        ["## Debian packages", "sudo apt install ./build/dist/lockstep-tools_*.deb"],
+    ),
+    Path(
+        SLURM,
+        "Which ports must the firewall leave open?",
+        ["several machines"],
+        ["several machines"],
+        ["## Before the first run", "--rdzv-conf token_file=token"],
+    ),
     Path(SLURM, "What can other users of the cluster reach?", ["Security"], ["security"], ["## Between machines", "## On one machine"]),
-    Path(SLURM, "Which exit code makes the cluster queue a job again?", [CLUSTER, "How a job ends"], [CLUSTER, "How a job ends"],
-         ["## Exit codes", "## Exit code 75: start this job again later"]),
-    Path(HANG, "Which rank is missing, and where is it?", ["Debug a hang"], ["debug a hang"],
-         ["## What you see without doing anything", "--hang-timeout 3 --hang-action end", "rank 0 waits in the 2nd operation"]),
+    Path(
+        SLURM,
+        "Which exit code makes the cluster queue a job again?",
+        [CLUSTER, "How a job ends"],
+        [CLUSTER, "How a job ends"],
+        ["## Exit codes", "## Exit code 75: start this job again later"],
+    ),
+    Path(
+        HANG,
+        "Which rank is missing, and where is it?",
+        ["Debug a hang"],
+        ["debug a hang"],
+        ["## What you see without doing anything", "--hang-timeout 3 --hang-action end", "rank 0 waits in the 2nd operation"],
+    ),
     Path(HANG, "Nothing was printed: what now?", ["Debug a hang"], ["debug a hang"], ["## If nothing is printed", "## Step by step"]),
-    Path(CONTRIBUTE, "How do I build and test, and what are the rules?", ["Contributing"], ["Contributing"],
-         ["scripts/setup --test", "scripts/test", "## Rules"]),
+    Path(
+        CONTRIBUTE,
+        "How do I build and test, and what are the rules?",
+        ["Contributing"],
+        ["Contributing"],
+        ["scripts/setup --test", "scripts/test", "## Rules"],
+    ),
     Path(CONTRIBUTE, "How do I add a test?", ["Contributing", "adding a test"], ["Contributing", "adding a test"], ["## Adding a test"]),
     Path(CONTRIBUTE, "Where is what in the sources?", ["Contributing", "Architecture"], ["architecture"], ["## How things work together"]),
 ]
@@ -58,8 +113,11 @@ PATHS = [
 def links_of(page, text=None):
     """(text, target) of the links of a page, or of a part of it; without code, pictures and addresses elsewhere."""
     text = re.sub(r"^```.*?^```\n", "", text_of(page) if text is None else text, flags=re.S | re.M)
-    return [(" ".join(label.split()), target) for label, target in re.findall(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s]+)\)", text)
-            if "://" not in target]
+    return [
+        (" ".join(label.split()), target)
+        for label, target in re.findall(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s]+)\)", text)
+        if "://" not in target
+    ]
 
 
 def follow(page, label, text=None):

@@ -32,11 +32,11 @@ def patched(program, diff):
         marked = [(line[:1] or " ", line[1:]) for line in hunk.rstrip("\n").split("\n")]
         old = [text for mark, text in marked if mark != "+"]
         new = [text for mark, text in marked if mark != "-"]
-        while lines[at:at + len(old)] != old:
+        while lines[at : at + len(old)] != old:
             at += 1
             if at > len(lines):
                 raise AssertionError(f"the program has no such lines, in this order: {old}")
-        lines[at:at + len(old)] = new
+        lines[at : at + len(old)] = new
         at += len(new)
         changes += sum(mark == "+" for mark, _ in marked)
     return "\n".join(lines), changes
@@ -50,7 +50,7 @@ def write_digits(folder):
     pictures = draw.integers(90, size=(len(labels), 28, 28), dtype=numpy.uint8)
     for label in range(10):
         top, left = 2 + label // 5 * 14, 1 + label % 5 * 5
-        pictures[labels == label, top:top + 8, left:left + 5] = 150
+        pictures[labels == label, top : top + 8, left : left + 5] = 150
     folder.mkdir()
     (folder / "t10k-images-idx3-ubyte").write_bytes(struct.pack(">4i", 2051, len(labels), 28, 28) + pictures.tobytes())
     (folder / "t10k-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 2049, len(labels)) + labels.tobytes())
@@ -62,15 +62,24 @@ def compile_program(source, to):
     recipe = next(one for one in commands if "/bert_by_hand.dir/" in one["output" if "output" in one else "command"])
     words = [word for word in shlex.split(recipe["command"]) if "ccache" not in word]
     source_at = words.index("-c") + 1
-    del words[source_at - 1:source_at + 1]
+    del words[source_at - 1 : source_at + 1]
     object_at = words.index("-o")
-    del words[object_at:object_at + 2]
-    done = subprocess.run([*CACHED, *words, "-O1", "-w", "-c", source.name, "-o", f"{to.name}.o"], cwd=source.parent, capture_output=True,
-                          text=True, timeout=600, env={**os.environ, **CACHE})
+    del words[object_at : object_at + 2]
+    done = subprocess.run(
+        [*CACHED, *words, "-O1", "-w", "-c", source.name, "-o", f"{to.name}.o"],
+        cwd=source.parent,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, **CACHE},
+    )
     if done.returncode != 0:
         raise AssertionError(done.stderr[-3000:])
-    link = subprocess.run(["ninja", "-C", str(BUILD), "-t", "commands", "-s", "bin/bert_by_hand"], capture_output=True, text=True,
-                          timeout=60).stdout.strip().split("\n")[-1]
+    link = (
+        subprocess.run(["ninja", "-C", str(BUILD), "-t", "commands", "-s", "bin/bert_by_hand"], capture_output=True, text=True, timeout=60)
+        .stdout.strip()
+        .split("\n")[-1]
+    )
     link = shlex.split(re.sub(r"^: && | && :$", "", link))
     link[link.index("-o") + 1] = str(to)
     link = [word for word in link if not (word.endswith(".o") and "bert_by_hand.dir" in word)]
@@ -95,8 +104,9 @@ class PortedProgramTest(unittest.TestCase):
             compile_program(cls.folder / f"{name}.cpp", cls.folder / name)
 
     def losses(self, *command):
-        done = subprocess.run(list(map(str, command)), cwd=self.folder, capture_output=True, text=True, timeout=300,
-                              env={**os.environ, "OMP_NUM_THREADS": "1"})
+        done = subprocess.run(
+            list(map(str, command)), cwd=self.folder, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         found = re.findall(r"^epoch \d: loss (\S+)$", done.stdout, re.M)
         self.assertEqual(len(found), 3, done.stdout)

@@ -55,24 +55,28 @@ def problems(name, promises, entries, tests):
         for beginning in matching:
             used[beginning] += 1
         if not matching:
-            found.append(f"docs/{name}.md:{line}: this says \"{word}\", and {TABLE} does not say which test would fail if it were false:"
-                         f"\n    {sentence}\n  Under [{name}] there, give its beginning and that test: \"{sentence[:40]}...\" = "
-                         f"\"ddp_cases: Suite.Case\". If there is none, write one, or say less.")
+            found.append(
+                f'docs/{name}.md:{line}: this says "{word}", and {TABLE} does not say which test would fail if it were false:'
+                f'\n    {sentence}\n  Under [{name}] there, give its beginning and that test: "{sentence[:40]}..." = '
+                f'"ddp_cases: Suite.Case". If there is none, write one, or say less.'
+            )
         elif len(matching) > 1:
             found.append(f"docs/{name}.md:{line}: {TABLE} has this sentence twice: {matching}")
     for beginning, count in used.items():
         if count == 0:
-            found.append(f"{TABLE}: docs/{name}.md has no sentence with all, every, never or same that begins with \"{beginning}\". If it "
-                         f"was reworded, give its new beginning; does its test still fit? If it is gone, take the entry out.")
+            found.append(
+                f'{TABLE}: docs/{name}.md has no sentence with all, every, never or same that begins with "{beginning}". If it '
+                f"was reworded, give its new beginning; does its test still fit? If it is gone, take the entry out."
+            )
         elif count > 1:
-            found.append(f"{TABLE}: {count} sentences of docs/{name}.md begin with \"{beginning}\": give more of it")
+            found.append(f'{TABLE}: {count} sentences of docs/{name}.md begin with "{beginning}": give more of it')
     for beginning, given in entries.items():
         names = [given] if isinstance(given, str) else given
         if names[0].startswith(("definition: ", "untested: ")):
             continue
         wrong = missing(names, tests)
         if wrong:
-            found.append(f"{TABLE}: \"{beginning}\": {wrong}")
+            found.append(f'{TABLE}: "{beginning}": {wrong}')
     return found
 
 
@@ -95,13 +99,11 @@ class PromisesTest(unittest.TestCase):
         self.assertGreater(len(rows), 50, "the rows are no longer found")
         found = problems("ddp", rows, self.table[ROWS], self.tests)
         self.assertEqual(found, [], "\n" + "\n".join(found))
-        untested = [beginning for entries in self.table.values() for beginning, given in entries.items()
-                    if str(given).startswith("untested: ")]
+        untested = [beginning for entries in self.table.values() for beginning, given in entries.items() if str(given).startswith("untested: ")]
         self.assertLessEqual(len(untested), MOST_UNTESTED, untested)
 
     def test_few_sentences_promise_nothing(self):
-        definitions = [(name, beginning) for name in PAGES for beginning, given in self.table[name].items()
-                       if str(given).startswith("definition: ")]
+        definitions = [(name, beginning) for name in PAGES for beginning, given in self.table[name].items() if str(given).startswith("definition: ")]
         self.assertLessEqual(len(definitions), MOST_DEFINITIONS, definitions)
 
     def test_every_fault_fits_the_sources(self):
@@ -112,8 +114,12 @@ class PromisesTest(unittest.TestCase):
         for fault in table:
             with self.subTest(fault.name):
                 count = (SOURCE / fault.file).read_text().count(fault.old)
-                self.assertEqual(count, 1, f"{faults.TABLE}: {fault.file} has its old text {count} times instead of once. Fit it to the "
-                                           f"source as it is now; scripts/plant_faults --only {fault.name} shows that the test still fails")
+                self.assertEqual(
+                    count,
+                    1,
+                    f"{faults.TABLE}: {fault.file} has its old text {count} times instead of once. Fit it to the "
+                    f"source as it is now; scripts/plant_faults --only {fault.name} shows that the test still fails",
+                )
                 self.assertEqual(missing([fault.test], self.tests), "")
                 named = [test for given in self.table[fault.page].values() for test in ([given] if isinstance(given, str) else given)]
                 self.assertIn(fault.test, named, f"no promise of docs/{fault.page}.md in {TABLE} names this test")
@@ -123,13 +129,15 @@ class PromisesTest(unittest.TestCase):
         promises = [(3, "All ranks sing.", "All"), (4, "It never rains.", "never")]
         good = {"All ranks": "ddp_cases: Join.UnevenInputs", "It never": ["performance_page"]}
         self.assertEqual(problems("ddp", promises, good, tests), [])
-        for entries, expected in (({"All ranks": good["All ranks"]}, r"^docs/ddp.md:4: this says \"never\".*\n    It never rains.\n"),
-                                  ({**good, "It snows": "performance_page"}, "has no sentence .* that begins with \"It snows\""),
-                                  ({**good, "It never rains": "performance_page"}, "has this sentence twice"),
-                                  ({**good, "It never": "ddp_cases"}, "ddp_cases has many cases"),
-                                  ({**good, "It never": "ddp_cases: Join.Nobody"}, "ddp_cases has no case Join.Nobody"),
-                                  ({**good, "It never": "ddp_cases: Groups.AsyncForms"}, "has no case Groups.AsyncForms"),
-                                  ({**good, "It never": "hail"}, "CTest has no hail")):
+        for entries, expected in (
+            ({"All ranks": good["All ranks"]}, r"^docs/ddp.md:4: this says \"never\".*\n    It never rains.\n"),
+            ({**good, "It snows": "performance_page"}, 'has no sentence .* that begins with "It snows"'),
+            ({**good, "It never rains": "performance_page"}, "has this sentence twice"),
+            ({**good, "It never": "ddp_cases"}, "ddp_cases has many cases"),
+            ({**good, "It never": "ddp_cases: Join.Nobody"}, "ddp_cases has no case Join.Nobody"),
+            ({**good, "It never": "ddp_cases: Groups.AsyncForms"}, "has no case Groups.AsyncForms"),
+            ({**good, "It never": "hail"}, "CTest has no hail"),
+        ):
             found = problems("ddp", promises, entries, tests)
             self.assertEqual(len(found), 1, found)
             self.assertRegex(found[0], expected)
@@ -139,9 +147,11 @@ class PromisesTest(unittest.TestCase):
             return Fault(name=name, page="ddp", file="f.cpp", old=old, new=new, test="t")
 
         sum_, call, rank = fault("s", "a + b", "a"), fault("c", "go();", ""), fault("r", "f(r)", "f(FAULT ? 0 : r)")
-        self.assertEqual(faults.plant("x = a + b;\ngo();\nf(r) + 1", [call, rank, sum_]),
-                         '#include "lockstep_planted.h"\nx = (lockstep_planted("s") ? (a) : (a + b));\n'
-                         'if (lockstep_planted("c")) {  } else { go(); }\nf(lockstep_planted("r") ? 0 : r) + 1')
+        self.assertEqual(
+            faults.plant("x = a + b;\ngo();\nf(r) + 1", [call, rank, sum_]),
+            '#include "lockstep_planted.h"\nx = (lockstep_planted("s") ? (a) : (a + b));\n'
+            'if (lockstep_planted("c")) {  } else { go(); }\nf(lockstep_planted("r") ? 0 : r) + 1',
+        )
         self.assertRaisesRegex(ValueError, "f.cpp has the old text of s 2 times", faults.plant, "a + b, a + b", [sum_])
 
 

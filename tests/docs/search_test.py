@@ -29,8 +29,14 @@ class SearchTest(unittest.TestCase):
                 self.assertTrue((SOURCE / "docs" / f"{page}.md").exists(), page)
 
     def test_what_readers_ask_most_is_tried(self):
-        for words, page in (("batch size", "data"), ("no_sync", "ddp"), ("checkpoint", "checkpoints"), ("--max-restarts", "lockrun/ends"),
-                            ("--nproc-per-node", "lockrun"), ("SLURM", "lockrun/recipes")):
+        for words, page in (
+            ("batch size", "data"),
+            ("no_sync", "ddp"),
+            ("checkpoint", "checkpoints"),
+            ("--max-restarts", "lockrun/ends"),
+            ("--nproc-per-node", "lockrun"),
+            ("SLURM", "lockrun/recipes"),
+        ):
             self.assertEqual(docs_search_check.SEARCHES[words], page)
 
     def test_every_rule_fits_a_page(self):
@@ -44,8 +50,10 @@ class SearchTest(unittest.TestCase):
 
     def test_a_wrong_result_is_an_error(self):
         searches = {"batch size": "data", "no_sync": "ddp", "hang": "howto/debug_a_hang"}
-        self.assertEqual(docs_search_check.problems(searches, ["data.html#batch-size", "ddp.html", None]),
-                         ["a search for 'hang' finds nothing first, and should find howto/debug_a_hang.html"])
+        self.assertEqual(
+            docs_search_check.problems(searches, ["data.html#batch-size", "ddp.html", None]),
+            ["a search for 'hang' finds nothing first, and should find howto/debug_a_hang.html"],
+        )
         self.assertEqual(len(docs_search_check.problems(searches, ["data/sets.html", "ddp.html", "howto/debug_a_hang.html"])), 1)
 
     def test_dashes_are_not_searched(self):

@@ -19,13 +19,15 @@ CACHED_FLAGS = "-fpch-preprocess" if CACHED else ""
 
 def cache_of(folder):
     """Variables for ccache and a build below `folder`."""
-    return {"CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1",
-            "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime"}
+    return {
+        "CCACHE_BASEDIR": str(folder),
+        "CCACHE_NOHASHDIR": "1",
+        "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime",
+    }
 
 
 def run(*command, **options):
-    result = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            timeout=900, **options)
+    result = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, **options)
     if result.returncode != 0:
         raise AssertionError(f"{command} ended with {result.returncode}:\n{result.stdout}")
     return result.stdout

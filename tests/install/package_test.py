@@ -16,9 +16,24 @@ class PackageTest(InstalledTest):
     def configure(self, name, project, *definitions):
         """Configures an outside project against the installed copy, as somebody who has activated a Python environment."""
         return subprocess.run(
-            [CMAKE, "-G", "Ninja", "-S", project, "-B", self.work / name, f"-DCMAKE_PREFIX_PATH={self.prefix}",
-             "-DCMAKE_CXX_COMPILER=c++", f"-DCMAKE_CXX_FLAGS={FLAGS}", *definitions],
-            env={**os.environ, "VIRTUAL_ENV": str(SOURCE / ".venv")}, capture_output=True, text=True, timeout=120)
+            [
+                CMAKE,
+                "-G",
+                "Ninja",
+                "-S",
+                project,
+                "-B",
+                self.work / name,
+                f"-DCMAKE_PREFIX_PATH={self.prefix}",
+                "-DCMAKE_CXX_COMPILER=c++",
+                f"-DCMAKE_CXX_FLAGS={FLAGS}",
+                *definitions,
+            ],
+            env={**os.environ, "VIRTUAL_ENV": str(SOURCE / ".venv")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
 
     def build(self, name, *definitions):
         result = self.configure(name, HERE / "app", *CACHED, *definitions)
@@ -31,7 +46,7 @@ class PackageTest(InstalledTest):
         text = (SOURCE / "README.md").read_text().split("## Your own program")[1]
         blocks = dict(re.findall(r"^```(cpp|cmake)\n(.*?)^```", text, re.S | re.M))
         install, build = re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M)
-        program, = re.findall(r"^add_executable\(\w+ (\S+)\)", blocks["cmake"], re.M)
+        (program,) = re.findall(r"^add_executable\(\w+ (\S+)\)", blocks["cmake"], re.M)
         folder = self.work / "readme"
         folder.mkdir()
         (folder / program).write_text(blocks["cpp"])
@@ -47,7 +62,7 @@ class PackageTest(InstalledTest):
             variables["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
             variables["CCACHE_DIR"] = os.environ.get("CCACHE_DIR", os.path.expanduser("~/.cache/ccache"))
         output = run("bash", "-c", script, env={**os.environ, **variables})
-        expected, = re.findall(r"^It prints `(.*)`", text, re.M)
+        (expected,) = re.findall(r"^It prints `(.*)`", text, re.M)
         self.assertIn(expected, output)
         self.assertTrue((folder / "spirals.safetensors").exists())
 
@@ -64,17 +79,23 @@ class PackageTest(InstalledTest):
             self.assertEqual(packages[one] & packages[other], set(), f"{one} and {other}")
 
     def test_components_need_neither_arrow_nor_cli11(self):
-        app = self.build("parts", "-DCMAKE_DISABLE_FIND_PACKAGE_Arrow=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON",
-                         "-DLOCKSTEP_ARROW_DIR=/nowhere") / "app"
+        app = (
+            self.build("parts", "-DCMAKE_DISABLE_FIND_PACKAGE_Arrow=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON", "-DLOCKSTEP_ARROW_DIR=/nowhere")
+            / "app"
+        )
         self.assertEqual(run(app), "gradient 2\n")
-        two = run(self.prefix / "bin/lockrun", "--standalone", "--nproc-per-node", 2, "--prefix", "off", app,
-                  env={**os.environ, "OMP_NUM_THREADS": "1"})
+        two = run(
+            self.prefix / "bin/lockrun", "--standalone", "--nproc-per-node", 2, "--prefix", "off", app, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
         self.assertEqual(two, "gradient 3\ngradient 3\n")
 
     def test_the_prefix_names_no_folder_of_the_checkout(self):
         places = (str(SOURCE).encode(), str(BUILD).encode())
-        named = [str(path) for path in self.prefix.rglob("*") if path.is_file() and self.is_ours(path)
-                 and any(place in path.read_bytes() for place in places)]
+        named = [
+            str(path)
+            for path in self.prefix.rglob("*")
+            if path.is_file() and self.is_ours(path) and any(place in path.read_bytes() for place in places)
+        ]
         self.assertEqual(named, [])
 
     def is_ours(self, path):
@@ -84,20 +105,22 @@ class PackageTest(InstalledTest):
     def test_an_unknown_component_is_named(self):
         (self.work / "unknown").mkdir()
         (self.work / "unknown/CMakeLists.txt").write_text(
-            "cmake_minimum_required(VERSION 3.25)\nproject(app LANGUAGES CXX)\nfind_package(Lockstep REQUIRED COMPONENTS coms)\n")
+            "cmake_minimum_required(VERSION 3.25)\nproject(app LANGUAGES CXX)\nfind_package(Lockstep REQUIRED COMPONENTS coms)\n"
+        )
         result = self.configure("unknown-build", self.work / "unknown")
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("it has no component 'coms'; there are: ", " ".join(result.stderr.split()))
 
     def test_another_libtorch_is_refused(self):
         other = other_libtorch(self.work / "other")
-        for name, project, wanted in (("package", HERE / "app", "this Lockstep was built with LibTorch 2.13"),
-                                      ("checkout", SOURCE, "Lockstep needs LibTorch 2.10 or newer")):
+        for name, project, wanted in (
+            ("package", HERE / "app", "this Lockstep was built with LibTorch 2.13"),
+            ("checkout", SOURCE, "Lockstep needs LibTorch 2.10 or newer"),
+        ):
             with self.subTest(name):
                 result = self.configure("refused-" + name, project, f"-DCMAKE_PREFIX_PATH={self.prefix};{other}")
                 self.assertNotEqual(result.returncode, 0)
-                self.assertIn(f"LibTorch 2.9.0 in {other}, named by CMAKE_PREFIX_PATH, cannot be used: {wanted}.",
-                              " ".join(result.stderr.split()))
+                self.assertIn(f"LibTorch 2.9.0 in {other}, named by CMAKE_PREFIX_PATH, cannot be used: {wanted}.", " ".join(result.stderr.split()))
 
     def test_how_to_build_for_another_libtorch(self):
         other = other_libtorch(self.work / "newer", "2.99.1")

@@ -30,8 +30,13 @@ class InstalledProgramsTest(InstalledTest):
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(self.work), "TMPDIR": str(self.work), **environment}
         return subprocess.run(
             [*in_namespaces("-m"), "sh", "-c", MOVED_AWAY, "sh", sys.prefix, self.venv, SOURCE, *map(str, command)],
-            cwd=self.work, env={name: str(value) for name, value in environment.items()}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=120)
+            cwd=self.work,
+            env={name: str(value) for name, value in environment.items()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
 
     def run_well(self, program, *arguments, **environment):
         result = self.start(self.prefix / "bin" / program, *arguments, VIRTUAL_ENV=self.venv, **environment)
@@ -114,10 +119,15 @@ class InstalledProgramsTest(InstalledTest):
     RUNS = (2, "expected the number of a listening socket; this program is started by lockrun\n")
 
     def test_each_way_to_name_libtorch(self):
-        for variable, value in (("VIRTUAL_ENV", self.venv), ("PATH", f"{self.venv}/bin:/usr/bin:/bin"),
-                                ("LOCKSTEP_TORCH_DIR", self.torch), ("LOCKSTEP_TORCH_DIR", self.torch / "lib"),
-                                ("LD_LIBRARY_PATH", self.torch / "lib"), ("CMAKE_PREFIX_PATH", f"/nowhere:{self.torch}"),
-                                ("CMAKE_PREFIX_PATH", self.torch / "share/cmake")):
+        for variable, value in (
+            ("VIRTUAL_ENV", self.venv),
+            ("PATH", f"{self.venv}/bin:/usr/bin:/bin"),
+            ("LOCKSTEP_TORCH_DIR", self.torch),
+            ("LOCKSTEP_TORCH_DIR", self.torch / "lib"),
+            ("LD_LIBRARY_PATH", self.torch / "lib"),
+            ("CMAKE_PREFIX_PATH", f"/nowhere:{self.torch}"),
+            ("CMAKE_PREFIX_PATH", self.torch / "share/cmake"),
+        ):
             with self.subTest(variable):
                 self.assertEqual(self.outcome(**{variable: value}), self.RUNS)
 
@@ -129,8 +139,11 @@ class InstalledProgramsTest(InstalledTest):
     def test_absence_is_one_clear_line(self):
         code, error = self.outcome()
         self.assertEqual(code, 1)
-        self.assertRegex(error, r"^LibTorch 2\.13 was not found \(libtorch_(cpu|cuda)\.so\): run `pip install torch==2\.13\.\*` in a Python "
-                                r"environment and activate it, or set LOCKSTEP_TORCH_DIR to the directory of LibTorch\b")
+        self.assertRegex(
+            error,
+            r"^LibTorch 2\.13 was not found \(libtorch_(cpu|cuda)\.so\): run `pip install torch==2\.13\.\*` in a Python "
+            r"environment and activate it, or set LOCKSTEP_TORCH_DIR to the directory of LibTorch\b",
+        )
         code, error = self.outcome(LOCKSTEP_TORCH_DIR="/nowhere", VIRTUAL_ENV=self.venv)
         self.assertEqual(code, 1)
         self.assertRegex(error, r"^LOCKSTEP_TORCH_DIR=/nowhere holds no LibTorch 2\.13 \(libtorch_(cpu|cuda)\.so\)\n$")

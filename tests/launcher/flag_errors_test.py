@@ -116,13 +116,14 @@ class FlagErrorsTest(LockrunTest):
         (self.directory / "token").write_text("short")
         (self.directory / "token").chmod(0o600)
         for words, expected in (
-                (["--numa_binding", "exclusive", "--nproc_per_node", "4096"], "--numa_binding exclusive: "),
-                (["--rdzv_conf", "token_file=token", "--nnodes", "2"], "--rdzv_conf token_file=token: expected a secret"),
-                (["--rdzv_conf", "token_file=absent", "--nnodes", "2"], "--rdzv_conf token_file=absent: cannot open absent: No such file"),
-                (["--num_proc", "9", "-H", "a:1,b:2"], "--num_proc 9: the hosts have slots for 3"),
-                (["-np", "9", "-H", "a:1,b:2"], "-np 9: the hosts have slots for 3"),
-                (["--rdzv_backend=c10d", "--nnodes=2"], "--rdzv_backend c10d with several machines needs --rdzv-endpoint HOST:PORT"),
-                (["--nproc_per_node", "xpu"], "--nproc_per_node xpu: lockrun counts no Intel GPUs; use a number, cpu or auto")):
+            (["--numa_binding", "exclusive", "--nproc_per_node", "4096"], "--numa_binding exclusive: "),
+            (["--rdzv_conf", "token_file=token", "--nnodes", "2"], "--rdzv_conf token_file=token: expected a secret"),
+            (["--rdzv_conf", "token_file=absent", "--nnodes", "2"], "--rdzv_conf token_file=absent: cannot open absent: No such file"),
+            (["--num_proc", "9", "-H", "a:1,b:2"], "--num_proc 9: the hosts have slots for 3"),
+            (["-np", "9", "-H", "a:1,b:2"], "-np 9: the hosts have slots for 3"),
+            (["--rdzv_backend=c10d", "--nnodes=2"], "--rdzv_backend c10d with several machines needs --rdzv-endpoint HOST:PORT"),
+            (["--nproc_per_node", "xpu"], "--nproc_per_node xpu: lockrun counts no Intel GPUs; use a number, cpu or auto"),
+        ):
             with self.subTest(" ".join(words)):
                 self.assertTrue(self.error_of(*words).startswith(expected), self.error_of(*words))
 

@@ -30,14 +30,26 @@ class ClusterTest(unittest.TestCase):
         cls.addClassCleanup(lambda: (cls.two.stop(), cls.slurm.stop()))
         cls.mpirun = find("mpirun")
         cls.marker = f"LOCKRUN_TEST_MARKER={cls.directory.name}"
-        cls.environment = dict(os.environ, **cls.slurm.environment, TMPDIR=str(cls.directory / "scratch"),
-                               LOCKRUN_TEST_MARKER=cls.directory.name, OMP_NUM_THREADS="1",
-                               OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        cls.environment = dict(
+            os.environ,
+            **cls.slurm.environment,
+            TMPDIR=str(cls.directory / "scratch"),
+            LOCKRUN_TEST_MARKER=cls.directory.name,
+            OMP_NUM_THREADS="1",
+            OMPI_ALLOW_RUN_AS_ROOT="1",
+            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        )
 
     def run_on_a(self, *command, **environment):
         """(exit code, standard output, standard error) of what starts a job, seen to its end."""
-        process = subprocess.run(self.two.hosts["a"].command("env", "-C", self.directory, *map(str, command)), text=True, timeout=PATIENCE,
-                                 capture_output=True, env={**self.environment, **environment}, stdin=subprocess.DEVNULL)
+        process = subprocess.run(
+            self.two.hosts["a"].command("env", "-C", self.directory, *map(str, command)),
+            text=True,
+            timeout=PATIENCE,
+            capture_output=True,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+        )
         self.assertTrue(wait_until(lambda: not processes_with(self.marker), PATIENCE), "processes were left behind")
         return process.returncode, process.stdout, process.stderr
 
@@ -54,8 +66,7 @@ class ClusterTest(unittest.TestCase):
         self.check(4, "salloc", "-N2", "--ntasks-per-node=2", self.mpirun, RANK)
 
     def test_mpirun_lockrun_on_two_hosts(self):
-        err = self.check(4, "salloc", "-N2", "--ntasks-per-node=1", self.mpirun, LOCKRUN, "--prefix", "off",
-                         "--nproc-per-node", 2, RANK)
+        err = self.check(4, "salloc", "-N2", "--ntasks-per-node=1", self.mpirun, LOCKRUN, "--prefix", "off", "--nproc-per-node", 2, RANK)
         self.assertIn("ranks 2 to 3 of 4, on 10.77.0.2", err)
 
     def test_srun_program(self):
@@ -81,20 +92,25 @@ class ClusterTest(unittest.TestCase):
         script.write_text(f"#!/bin/sh\nexec {LOCKRUN} --prefix off true\n")
         code, _, err = self.run_on_a("sbatch", "--wait", "-N2", "--output=script.out", script)
         self.assertEqual(code, 0, err)
-        self.assertIn("lockrun: warning: SLURM gave this job 2 nodes, but all ranks run on this one",
-                      (self.directory / "script.out").read_text())
+        self.assertIn("lockrun: warning: SLURM gave this job 2 nodes, but all ranks run on this one", (self.directory / "script.out").read_text())
 
     def test_the_recipe_requeues_the_job(self):
         page = (pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs/lockrun/recipes.md").read_text()
-        recipe = page[page.index("#!/bin/bash\n#SBATCH"):].partition("```")[0]
+        recipe = page[page.index("#!/bin/bash\n#SBATCH") :].partition("```")[0]
         program = self.directory / "program"
-        program.write_text("#!/bin/sh\n[ $SLURM_RESTART_COUNT ] && { echo resumed $RANK of $WORLD_SIZE; exit; }\n"
-                           "trap 'exit 75' TERM; touch up$RANK; while :; do sleep 0.05; done\n")
+        program.write_text(
+            "#!/bin/sh\n[ $SLURM_RESTART_COUNT ] && { echo resumed $RANK of $WORLD_SIZE; exit; }\n"
+            "trap 'exit 75' TERM; touch up$RANK; while :; do sleep 0.05; done\n"
+        )
         program.chmod(0o755)
         script = self.directory / "recipe.sh"
         script.write_text(recipe.replace("srun lockrun", f"srun {LOCKRUN} --prefix off").replace("--nproc-per-node 4", "--nproc-per-node 2"))
-        batch = subprocess.Popen(self.two.hosts["a"].command("env", "-C", self.directory, "sbatch", "--wait", "--job-name=recipe",
-                                 "--open-mode=append", "--output=recipe.out", script), env=self.environment)
+        batch = subprocess.Popen(
+            self.two.hosts["a"].command(
+                "env", "-C", self.directory, "sbatch", "--wait", "--job-name=recipe", "--open-mode=append", "--output=recipe.out", script
+            ),
+            env=self.environment,
+        )
         for rank in range(4):
             self.assertTrue(wait_until((self.directory / f"up{rank}").exists, PATIENCE))
         code, _, err = self.run_on_a_beside("scancel", "--signal=TERM", "--name=recipe")  # as --signal=TERM@120 does
@@ -114,9 +130,16 @@ class ClusterTest(unittest.TestCase):
 
     def test_slurms_warning_signal_reaches_the_ranks(self):
         script = "trap 'touch warned$RANK; exit 0' USR1; touch ready$RANK; while :; do sleep 0.02; done"
-        process = subprocess.Popen(self.two.hosts["a"].command("env", "-C", self.directory, "srun", "--job-name=warned", "-N2",
-                                   "--ntasks-per-node=1", LOCKRUN, "sh", "-c", script), env=self.environment, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            self.two.hosts["a"].command(
+                "env", "-C", self.directory, "srun", "--job-name=warned", "-N2", "--ntasks-per-node=1", LOCKRUN, "sh", "-c", script
+            ),
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+        )
         self.addCleanup(process.stdout.close)
         for rank in range(2):
             self.assertTrue(wait_until((self.directory / f"ready{rank}").exists, PATIENCE))
@@ -129,15 +152,34 @@ class ClusterTest(unittest.TestCase):
     def batch(self, name, *flags):
         """A job of two lockruns with two ranks each, which save when they are told to end; requeued, they end."""
         program = self.directory / name
-        program.write_text(f"#!/bin/sh\n[ $SLURM_RESTART_COUNT ] && {{ echo resumed $RANK of $WORLD_SIZE; exit; }}\n"
-                           f"trap 'touch {name}.saved$RANK; exit 75' TERM; touch {name}.up$RANK; while :; do sleep 0.05; done\n")
+        program.write_text(
+            f"#!/bin/sh\n[ $SLURM_RESTART_COUNT ] && {{ echo resumed $RANK of $WORLD_SIZE; exit; }}\n"
+            f"trap 'touch {name}.saved$RANK; exit 75' TERM; touch {name}.up$RANK; while :; do sleep 0.05; done\n"
+        )
         program.chmod(0o755)
         script = self.directory / f"{name}.sh"
-        script.write_text(f"#!/bin/sh\nsrun --ntasks-per-node=1 {LOCKRUN} --prefix off --nproc-per-node 2 ./{name}\n"
-                          "code=$?; echo code $code; [ $code = 75 ] && scontrol requeue $SLURM_JOB_ID\nexit $code\n")
-        job = subprocess.Popen(self.two.hosts["a"].command("env", "-C", self.directory, "sbatch", "--wait", f"--job-name={name}", "-N2",
-                               "--open-mode=append", f"--output={name}.out", *flags, script), env=self.environment,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        script.write_text(
+            f"#!/bin/sh\nsrun --ntasks-per-node=1 {LOCKRUN} --prefix off --nproc-per-node 2 ./{name}\n"
+            "code=$?; echo code $code; [ $code = 75 ] && scontrol requeue $SLURM_JOB_ID\nexit $code\n"
+        )
+        job = subprocess.Popen(
+            self.two.hosts["a"].command(
+                "env",
+                "-C",
+                self.directory,
+                "sbatch",
+                "--wait",
+                f"--job-name={name}",
+                "-N2",
+                "--open-mode=append",
+                f"--output={name}.out",
+                *flags,
+                script,
+            ),
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         for rank in range(4):
             self.assertTrue(wait_until((self.directory / f"{name}.up{rank}").exists, PATIENCE), self.output(name))
         return job
@@ -198,13 +240,31 @@ class ClusterTest(unittest.TestCase):
 
     def test_a_heterogeneous_job(self):
         # Two components with other numbers of tasks and cores; lockrun's ranks are numbered over both.
-        err = self.check(4, "srun", "-N1", "-n1", "-c1", LOCKRUN, "--prefix", "off", RANK,
-                         ":", "-N1", "-n1", "-c3", LOCKRUN, "--prefix", "off", "--nproc-per-node", 3, RANK)
+        err = self.check(
+            4,
+            "srun",
+            "-N1",
+            "-n1",
+            "-c1",
+            LOCKRUN,
+            "--prefix",
+            "off",
+            RANK,
+            ":",
+            "-N1",
+            "-n1",
+            "-c3",
+            LOCKRUN,
+            "--prefix",
+            "off",
+            "--nproc-per-node",
+            3,
+            RANK,
+        )
         self.assertIn("ranks 1 to 3 of 4, on 10.77.0.2", err)
 
     def run_on_a_beside(self, *command):
-        process = subprocess.run(self.two.hosts["a"].command(*command), text=True, timeout=PATIENCE, capture_output=True,
-                                 env=self.environment)
+        process = subprocess.run(self.two.hosts["a"].command(*command), text=True, timeout=PATIENCE, capture_output=True, env=self.environment)
         return process.returncode, process.stdout, process.stderr
 
 

@@ -91,8 +91,9 @@ class KillTest(LockrunTest):
 
     def test_ranks_are_in_a_group_of_their_own_where_that_is_allowed(self):
         # In the second attempt too: what was killed once stays a group in which nothing lives.
-        process = self.start("--max-restarts", 1, "sh", "-c",
-                             "grep ^0:: /proc/self/cgroup; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit; setsid sleep 600 & exit 1")
+        process = self.start(
+            "--max-restarts", 1, "sh", "-c", "grep ^0:: /proc/self/cgroup; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit; setsid sleep 600 & exit 1"
+        )
         self.pid = process.pid
         out, err = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 0, err)
@@ -112,8 +113,10 @@ class KillTest(LockrunTest):
 
     def test_no_group_where_none_can_be_made(self):
         # Control groups that can be looked at only, as in most containers.
-        script = ("for place in $(sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \\([^ ]*\\) .* - cgroup2 .*/\\1/p' /proc/self/mountinfo); do"
-                  " mount -o remount,bind,ro $place; done; exec \"$@\"")
+        script = (
+            "for place in $(sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \\([^ ]*\\) .* - cgroup2 .*/\\1/p' /proc/self/mountinfo); do"
+            ' mount -o remount,bind,ro $place; done; exec "$@"'
+        )
         command = [*in_namespaces("-m"), "sh", "-c", script, "sh", LOCKRUN, "--nproc-per-node", "2", "grep", "^0::", "/proc/self/cgroup"]
         result = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
@@ -148,8 +151,8 @@ class KillTest(LockrunTest):
     def test_ranks_that_multiply_end_too(self):
         # Each process starts the next one and ends: none of them is there for long. Without `go` they stop by themselves.
         (self.directory / "go").touch()
-        self.environment["CHAIN"] = "[ ! -e go ] || { setsid sh -c \"$CHAIN\" & exit 0; }"
-        process = self.start("sh", "-c", "setsid sh -c \"$CHAIN\" & touch ready; sleep 600")
+        self.environment["CHAIN"] = '[ ! -e go ] || { setsid sh -c "$CHAIN" & exit 0; }'
+        process = self.start("sh", "-c", 'setsid sh -c "$CHAIN" & touch ready; sleep 600')
         self.wait_for_file("ready")
         self.pid = process.pid
         process.kill()
@@ -162,8 +165,18 @@ class KillTest(LockrunTest):
     def test_kill_lockrun_at_any_time(self):
         randomness = random.Random(1)
         for _ in range(60):
-            process = self.start("--nproc-per-node", 2, "--max-restarts", 1000, "--restart-delay", 0, "sh", "-c",
-                                 "setsid sleep 600 & sleep 0.01; exit 1", stderr=subprocess.DEVNULL)
+            process = self.start(
+                "--nproc-per-node",
+                2,
+                "--max-restarts",
+                1000,
+                "--restart-delay",
+                0,
+                "sh",
+                "-c",
+                "setsid sleep 600 & sleep 0.01; exit 1",
+                stderr=subprocess.DEVNULL,
+            )
             time.sleep(randomness.random() * 0.1)
             process.kill()
             process.wait()
@@ -175,7 +188,9 @@ class KillTest(LockrunTest):
         self.assertIn("ended 2 left-over processes", err)
         self.assertEqual(self.processes(), [])
 
-    LEFT_OVER = "setsid sh -c 'trap \"touch told\" TERM; touch left; while [ ! -e told ]; do sleep 0.02; done' & while [ ! -e left ]; do sleep 0.02; done"
+    LEFT_OVER = (
+        "setsid sh -c 'trap \"touch told\" TERM; touch left; while [ ! -e told ]; do sleep 0.02; done' & while [ ! -e left ]; do sleep 0.02; done"
+    )
 
     def test_left_over_processes_have_the_time_that_is_asked_for(self):
         process = self.start("--leftover-timeout", "600", "sh", "-c", self.LEFT_OVER)
@@ -208,8 +223,10 @@ class SignalTest(LockrunTest):
         return process
 
     def test_no_restart_follows_a_signal_that_comes_while_ranks_end_after_a_failure(self):
-        script = ("touch attempt$TORCHELASTIC_RESTART_COUNT; if [ $RANK = 1 ]; then while [ ! -e ready0 ]; do sleep 0.02; done; exit 3; fi;"
-                  "trap 'touch asked; while [ ! -e go ]; do sleep 0.02; done; exit 0' TERM; touch ready0; while :; do sleep 0.02; done")
+        script = (
+            "touch attempt$TORCHELASTIC_RESTART_COUNT; if [ $RANK = 1 ]; then while [ ! -e ready0 ]; do sleep 0.02; done; exit 3; fi;"
+            "trap 'touch asked; while [ ! -e go ]; do sleep 0.02; done; exit 0' TERM; touch ready0; while :; do sleep 0.02; done"
+        )
         process = self.start("--nproc-per-node", 2, "--max-restarts", 5, "sh", "-c", script)
         self.wait_for_file("asked")
         process.terminate()
@@ -223,7 +240,9 @@ class SignalTest(LockrunTest):
         process = self.start_ranks(
             "if [ $RANK = 1 ]; then touch ready1; while [ ! -e ready0 ]; do sleep 0.02; done; exit 3; fi;"
             "trap '' TERM; touch ready0; while true; do sleep 0.1; done",
-            "--shutdown-timeout", "0.5")
+            "--shutdown-timeout",
+            "0.5",
+        )
         self.assertEqual(process.wait(TIMEOUT), 3)
         err = process.stderr.read()
         self.assertIn("not ended within 0.5 s, so killed: rank 0", err)
@@ -237,9 +256,14 @@ class SignalTest(LockrunTest):
 
     def test_no_restart_follows_a_signal_that_comes_between_attempts(self):
         # What the rank leaves behind keeps lockrun busy when there is no rank any more.
-        process = self.start("--max-restarts", 5, "sh", "-c",
-                             "touch attempt$TORCHELASTIC_RESTART_COUNT; setsid sh -c 'trap \"\" TERM; touch left; exec sleep 600' & "
-                             "while [ ! -e left ]; do sleep 0.01; done; exit 3")
+        process = self.start(
+            "--max-restarts",
+            5,
+            "sh",
+            "-c",
+            "touch attempt$TORCHELASTIC_RESTART_COUNT; setsid sh -c 'trap \"\" TERM; touch left; exec sleep 600' & "
+            "while [ ! -e left ]; do sleep 0.01; done; exit 3",
+        )
         self.assertTrue(wait_until(lambda: (self.directory / "left").exists() and len(self.processes()) == 3))
         process.terminate()
         self.assertEqual(process.wait(TIMEOUT), 3)
@@ -265,8 +289,14 @@ class SignalTest(LockrunTest):
         self.assertTrue((self.directory / "usr0").exists() and (self.directory / "usr1").exists())
 
     def test_nohup_is_respected(self):
-        process = self.start("--nproc-per-node", 1, "sh", "-c", "touch ready; while [ ! -e go ]; do sleep 0.02; done",
-                             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        process = self.start(
+            "--nproc-per-node",
+            1,
+            "sh",
+            "-c",
+            "touch ready; while [ ! -e go ]; do sleep 0.02; done",
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        )
         self.wait_for_file("ready")
         process.send_signal(signal.SIGHUP)
         time.sleep(0.2)
@@ -274,8 +304,7 @@ class SignalTest(LockrunTest):
         self.assertEqual(process.wait(TIMEOUT), 0)
 
     def test_a_stopped_rank_is_reported(self):
-        process = self.start_ranks(
-            "if [ $RANK = 1 ]; then echo $$ > pid; fi; touch ready$RANK; while [ ! -e go ]; do sleep 0.02; done")
+        process = self.start_ranks("if [ $RANK = 1 ]; then echo $$ > pid; fi; touch ready$RANK; while [ ! -e go ]; do sleep 0.02; done")
         pid = int((self.directory / "pid").read_text())
         os.kill(pid, signal.SIGSTOP)
         line = process.stderr.readline()

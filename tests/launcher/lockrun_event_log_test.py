@@ -50,11 +50,22 @@ class EventLogTest(AgentsTest):
         self.assertEqual({event["world_size"] for event in events if event["event"] == "start"}, {1, 2})
 
     def test_a_rank_that_was_replaced(self):
-        self.environment.update(HEAL_KILLS="1:4:backward:9", HEAL_DIR=str(self.directory), OMP_NUM_THREADS="1",
-                                LOCKSTEP_TIMELINE=str(self.directory / "timeline.json"))
+        self.environment.update(
+            HEAL_KILLS="1:4:backward:9", HEAL_DIR=str(self.directory), OMP_NUM_THREADS="1", LOCKSTEP_TIMELINE=str(self.directory / "timeline.json")
+        )
         del self.environment["LOCKSTEP_BACKEND"]
-        code, _, err = self.run_lockrun("--standalone", "--nproc-per-node", 2, "--max-replacements", 1, "--event-log", "events.jsonl",
-                                        os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "healed_training"), "--steps", "8")
+        code, _, err = self.run_lockrun(
+            "--standalone",
+            "--nproc-per-node",
+            2,
+            "--max-replacements",
+            1,
+            "--event-log",
+            "events.jsonl",
+            os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "healed_training"),
+            "--steps",
+            "8",
+        )
         self.assertEqual(code, 0, err)
         events = self.events()
         self.assertEqual([event["event"] for event in events], ["start", "exit", "replace", "exit", "exit", "end"], events)

@@ -65,8 +65,15 @@ class ExitCodeTest(LockrunTest):
         self.assertIn("its last lines on standard error:\n    the reason\n", err)
 
     def test_resume_without_a_signal(self):
-        process = self.start("--nproc-per-node", 2, "--max-restarts", 3, "sh", "-c",
-                             "touch started$RANK.$TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] && exit 75; exec sleep 60")
+        process = self.start(
+            "--nproc-per-node",
+            2,
+            "--max-restarts",
+            3,
+            "sh",
+            "-c",
+            "touch started$RANK.$TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] && exit 75; exec sleep 60",
+        )
         code, err = self.end(process)
         self.assertEqual(code, 75, err)
         self.assertIn("rank 0 ended with exit code 75, so the job is to be resumed later", err)
@@ -74,25 +81,40 @@ class ExitCodeTest(LockrunTest):
         self.assertFalse((self.directory / "started0.1").exists())
 
     def test_no_restart_after_a_checkpoint_that_could_not_be_saved(self):
-        process = self.start("--nproc-per-node", 2, "--max-restarts", 3, "sh", "-c",
-                             "touch started$RANK.$TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] && exit 74; exec sleep 60")
+        process = self.start(
+            "--nproc-per-node",
+            2,
+            "--max-restarts",
+            3,
+            "sh",
+            "-c",
+            "touch started$RANK.$TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] && exit 74; exec sleep 60",
+        )
         code, err = self.end(process)
         self.assertEqual(code, 74, err)
         self.assertIn("rank 0 failed first: it ended with exit code 74", err)
         self.assertFalse((self.directory / "started0.1").exists())
 
     def test_ranks_that_do_not_end_in_time_are_named(self):
-        process = self.start("--nproc-per-node", 2, "--shutdown-timeout", "0.3", "sh", "-c",
-                             "if [ $RANK = 0 ]; then while [ ! -e deaf ]; do sleep 0.02; done; exit 75; fi;"
-                             "trap '' TERM; touch deaf; while true; do sleep 0.02; done")
+        process = self.start(
+            "--nproc-per-node",
+            2,
+            "--shutdown-timeout",
+            "0.3",
+            "sh",
+            "-c",
+            "if [ $RANK = 0 ]; then while [ ! -e deaf ]; do sleep 0.02; done; exit 75; fi;trap '' TERM; touch deaf; while true; do sleep 0.02; done",
+        )
         code, err = self.end(process)
         self.assertEqual(code, 75, err)
         self.assertIn("not ended within 0.3 s, so killed: rank 1", err)
         self.assertNotIn("failed", err)
 
     def test_a_rank_that_fails_meanwhile_is_a_failure(self):
-        script = ("if [ $RANK = 0 ]; then while [ ! -e ready1 ]; do sleep 0.02; done; exit 75; fi;"
-                  "trap 'exit 4' TERM; touch ready1; while true; do sleep 0.02; done")
+        script = (
+            "if [ $RANK = 0 ]; then while [ ! -e ready1 ]; do sleep 0.02; done; exit 75; fi;"
+            "trap 'exit 4' TERM; touch ready1; while true; do sleep 0.02; done"
+        )
         process = self.start("--nproc-per-node", 2, "sh", "-c", script)
         code, err = self.end(process)
         self.assertEqual(code, 4, err)
@@ -100,8 +122,10 @@ class ExitCodeTest(LockrunTest):
 
     def test_only_a_second_sigint_kills_ranks_that_are_saving(self):
         # systemd sends SIGTERM and SIGHUP, Kubernetes may send SIGTERM twice.
-        script = ("trap 'touch asked$RANK; while [ ! -e go ]; do sleep 0.02; done; touch saved$RANK; exit 0' TERM;"
-                  "touch ready$RANK; while true; do sleep 0.02; done")
+        script = (
+            "trap 'touch asked$RANK; while [ ! -e go ]; do sleep 0.02; done; touch saved$RANK; exit 0' TERM;"
+            "touch ready$RANK; while true; do sleep 0.02; done"
+        )
         said = self.directory / "said"
         with open(said, "w") as file:
             process = self.start("--nproc-per-node", 2, "sh", "-c", script, stderr=file)
@@ -139,8 +163,10 @@ class ExitCodeTest(LockrunTest):
         self.assertIn("it ended with exit code 6", err)
 
     def test_the_first_to_die_is_blamed_however_late_that_is_seen(self):
-        script = ("touch ready$RANK; while [ ! -e go ]; do sleep 0.02; done; [ $RANK = 1 ] && kill -9 $$;"
-                  "until grep -q '^State:.Z' /proc/$(cat pid1)/status; do sleep 0.02; done; exit 1")
+        script = (
+            "touch ready$RANK; while [ ! -e go ]; do sleep 0.02; done; [ $RANK = 1 ] && kill -9 $$;"
+            "until grep -q '^State:.Z' /proc/$(cat pid1)/status; do sleep 0.02; done; exit 1"
+        )
         process = self.start_ranks("echo $$ > pid$RANK;" + script, ranks=3)
         ranks = [int((self.directory / f"pid{rank}").read_text()) for rank in range(3)]
         (guardian,) = [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
@@ -155,11 +181,13 @@ class ExitCodeTest(LockrunTest):
         self.assertIn("rank 1 failed first: it was killed by SIGKILL", err)
 
     def test_a_hang_that_ends_the_job_is_its_reason(self):
-        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", 4, "--hang-action", "end",
-                                        "--max-restarts", 1, LATE_RANK, "600")
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", 4, "--hang-action", "end", "--max-restarts", 1, LATE_RANK, "600")
         self.assertEqual(code, 1, err)
-        self.assertRegex(err, r"lockrun: 1 restart:\n  after \d+\.\d s: no collective was started for \d+ s: rank 0 waits in the "
-                              r"3rd operation \(barrier of 0 bytes\) for rank 1, which has started 2")
+        self.assertRegex(
+            err,
+            r"lockrun: 1 restart:\n  after \d+\.\d s: no collective was started for \d+ s: rank 0 waits in the "
+            r"3rd operation \(barrier of 0 bytes\) for rank 1, which has started 2",
+        )
 
     def test_restarts_in_quick_succession_wait(self):
         code, _, err = self.run_lockrun("--max-restarts", 2, "--restart-delay", "0.2", "sh", "-c", "exit 3")

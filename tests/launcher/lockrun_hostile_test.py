@@ -18,6 +18,7 @@ def ignore(*signals):
     def prepare():
         for number in signals:
             signal.signal(number, signal.SIG_IGN)
+
     return prepare
 
 
@@ -43,8 +44,15 @@ class HostileParentTest(LockrunTest):
     def begin(self, script, *flags, prepare=None, wrapper=()):
         for path in self.directory.glob("ready*"):
             path.unlink()
-        process = subprocess.Popen([*wrapper, LOCKRUN, *self.FLAGS, *flags, "sh", "-c", script], env=self.environment, cwd=self.directory,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=prepare)
+        process = subprocess.Popen(
+            [*wrapper, LOCKRUN, *self.FLAGS, *flags, "sh", "-c", script],
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=prepare,
+        )
         self.addCleanup(process.kill)
         return process
 
@@ -119,8 +127,13 @@ class FirstProcessTest(LockrunTest):
             self.wait_for_file(f"ready{rank}")
         first = first_of(process)
         # As `docker exec` would: a process from outside, whose child is left to process 1.
-        subprocess.run(["nsenter", "-t", str(first), "-U", "--preserve-credentials", "-p", "-m", "sh", "-c", "sleep 0.1 & exit 0"] if os.geteuid() != 0
-                       else ["nsenter", "-t", str(first), "-p", "-m", "sh", "-c", "sleep 0.1 & exit 0"], check=True, timeout=TIMEOUT)
+        subprocess.run(
+            ["nsenter", "-t", str(first), "-U", "--preserve-credentials", "-p", "-m", "sh", "-c", "sleep 0.1 & exit 0"]
+            if os.geteuid() != 0
+            else ["nsenter", "-t", str(first), "-p", "-m", "sh", "-c", "sleep 0.1 & exit 0"],
+            check=True,
+            timeout=TIMEOUT,
+        )
 
         def zombies():
             found = []
@@ -134,6 +147,7 @@ class FirstProcessTest(LockrunTest):
         def children():
             with open(f"/proc/{first}/task/{first}/children") as file:
                 return file.read().split()
+
         self.assertTrue(wait_until(lambda: len(children()) == 1, 10), children())
         self.assertEqual(zombies(), [])
         (self.directory / "go").touch()

@@ -41,14 +41,19 @@ class HostsTest(LockrunTest):
         (programs / "ssh").write_text(SSH)
         (programs / "ssh").chmod(0o755)
         self.log = self.directory / "ssh.log"
-        self.environment.update(PATH=f"{programs}:{os.environ['PATH']}", SSH_LOG=str(self.log),
-                                SSH_PID_A=str(self.two.hosts["a"].pid), SSH_PID_B=str(self.two.hosts["b"].pid))
+        self.environment.update(
+            PATH=f"{programs}:{os.environ['PATH']}",
+            SSH_LOG=str(self.log),
+            SSH_PID_A=str(self.two.hosts["a"].pid),
+            SSH_PID_B=str(self.two.hosts["b"].pid),
+        )
 
     def on(self, host, *arguments):
         """lockrun, typed on that host; it keeps this process's PID namespace, from which ssh can enter the other host's."""
         enter = [shutil.which("nsenter"), "-t", str(self.two.hosts[host].pid), "-n", "-u", shutil.which("env"), "-C", str(self.place), LOCKRUN]
-        process = subprocess.Popen([*enter, *map(str, arguments)], env=self.environment, text=True, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            [*enter, *map(str, arguments)], env=self.environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         self.addCleanup(lambda: (process.stdout.close(), process.stderr.close()))
         return process
 
@@ -99,9 +104,10 @@ class HostsTest(LockrunTest):
     def test_pods_are_reached_as_the_page_says(self):
         (self.directory / "bin" / "kubectl").write_text(
             "#!/bin/sh\n[ \"$1 $2 $4\" = 'exec -i --' ] || exit 1\nshift 4\n"
-            "exec nsenter -t $SSH_PID_B -n -m -i -p -u env -i HOME=/ PATH=/usr/bin:/bin LOCKRUN_TEST_MARKER=$LOCKRUN_TEST_MARKER \"$@\"\n")
+            'exec nsenter -t $SSH_PID_B -n -m -i -p -u env -i HOME=/ PATH=/usr/bin:/bin LOCKRUN_TEST_MARKER=$LOCKRUN_TEST_MARKER "$@"\n'
+        )
         page = (pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs/lockrun/machines.md").read_text()
-        line = page[page.index("exec kubectl"):].partition("`")[0]
+        line = page[page.index("exec kubectl") :].partition("`")[0]
         (self.directory / "bin" / "to_pod").write_text(f"#!/bin/sh\n{line}\n")
         for name in ("kubectl", "to_pod"):
             (self.directory / "bin" / name).chmod(0o755)
@@ -110,11 +116,25 @@ class HostsTest(LockrunTest):
 
     def test_ranks_run_on_both_with_what_was_typed_once(self):
         self.environment.update(MINE="it's mine", PET_MAX_RESTARTS="0", LOCKSTEP_BACKEND="gloo")
-        code, out, err = self.run_on("a", "-np", 4, "-H", f"{A}:2,{B}:9", "--role", "two words", "sh", "-c",
-                                     'echo "$RANK $LOCAL_RANK $WORLD_SIZE $(hostname) $ROLE_NAME $MINE $(pwd) $1"', "x", "a 'b'")
+        code, out, err = self.run_on(
+            "a",
+            "-np",
+            4,
+            "-H",
+            f"{A}:2,{B}:9",
+            "--role",
+            "two words",
+            "sh",
+            "-c",
+            'echo "$RANK $LOCAL_RANK $WORLD_SIZE $(hostname) $ROLE_NAME $MINE $(pwd) $1"',
+            "x",
+            "a 'b'",
+        )
         self.assertEqual(code, 0, err)
-        self.assertEqual(sorted(out.splitlines()), [
-            f"[rank {rank}]: {rank} {rank % 2} 4 {'ab'[rank // 2]} two words it's mine {self.directory} a 'b'" for rank in range(4)])
+        self.assertEqual(
+            sorted(out.splitlines()),
+            [f"[rank {rank}]: {rank} {rank % 2} 4 {'ab'[rank // 2]} two words it's mine {self.directory} a 'b'" for rank in range(4)],
+        )
         # The secret, and what was typed, are nobody else's business.
         self.assertEqual(self.log.read_text().splitlines(), ["-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "--", B, f"exec {LOCKRUN} --assigned"])
         self.assertNotIn("no secret is set", err)
@@ -143,10 +163,20 @@ class HostsTest(LockrunTest):
         stub.write_text("#!/bin/sh\n")
         stub.chmod(0o755)
         (self.directory / "late").touch()
-        code, _, err = self.run_on("a", "-H", f"{A}:1,{B}:1", "--hang-timeout", UNHURRIED, "--hang-action", "end",
-                                   os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank"))
+        code, _, err = self.run_on(
+            "a",
+            "-H",
+            f"{A}:1,{B}:1",
+            "--hang-timeout",
+            UNHURRIED,
+            "--hang-action",
+            "end",
+            os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank"),
+        )
         self.assertEqual(code, 1, err)
-        self.assertRegex(err, r"lockrun on 10\.77\.0\.2: warning: no collective was started for \d+ s: rank 0 waits .* for rank 1, .*; rank 1 is on b; ending")
+        self.assertRegex(
+            err, r"lockrun on 10\.77\.0\.2: warning: no collective was started for \d+ s: rank 0 waits .* for rank 1, .*; rank 1 is on b; ending"
+        )
         self.assertEqual(err.count("; ending the job (--hang-action end)"), 1, err)
         for rank in range(2):
             self.assertIn(f"\nrank {rank} (pid ", err)
@@ -221,8 +251,16 @@ class HostsTest(LockrunTest):
             self.assertTrue((self.directory / f"term{rank}").exists(), err)
 
     def test_all_are_suspended_and_go_on(self):
-        process = self.on("a", "-H", f"{A}:1,{B}:1", "--rdzv-conf", "keep_alive_interval=0.5,keep_alive_max_attempt=6", "sh", "-c",
-                          "while [ ! -e release ]; do echo >> ticks$RANK; sleep 0.02; done")
+        process = self.on(
+            "a",
+            "-H",
+            f"{A}:1,{B}:1",
+            "--rdzv-conf",
+            "keep_alive_interval=0.5,keep_alive_max_attempt=6",
+            "sh",
+            "-c",
+            "while [ ! -e release ]; do echo >> ticks$RANK; sleep 0.02; done",
+        )
         for rank in range(2):
             self.wait_for_file(f"ticks{rank}")
         (other,) = self.lockruns()["b"]
@@ -231,6 +269,7 @@ class HostsTest(LockrunTest):
         def stopped(pid):
             with open(f"/proc/{pid}/stat") as file:
                 return file.read().rsplit(")", 1)[1].split()[0] == "T"
+
         self.assertTrue(wait_until(lambda: stopped(process.pid) and stopped(other)))
         sizes = [(self.directory / f"ticks{rank}").stat().st_size for rank in range(2)]
         self.assertFalse(wait_until(lambda: not stopped(process.pid) or not stopped(other), 4.5))  # more than six intervals
@@ -251,8 +290,11 @@ class HostsTest(LockrunTest):
         flags = ["--master-addr", A, "true"]
         code, _, err = self.run_on("a", "-H", f"{A}:1,{B}:1,refused:1", *flags)
         self.assertEqual(code, 1)
-        self.assertIn("lockrun: error: cannot start lockrun on refused: ssh ended with exit code 255 (ssh: connect to host refused port 22: "
-                      "Connection refused); check that `ssh refused true` works and asks nothing\n", err)
+        self.assertIn(
+            "lockrun: error: cannot start lockrun on refused: ssh ended with exit code 255 (ssh: connect to host refused port 22: "
+            "Connection refused); check that `ssh refused true` works and asks nothing\n",
+            err,
+        )
         code, _, err = self.run_on("a", "-H", f"{A}:1,empty:1", *flags)
         self.assertEqual(code, 1)
         self.assertRegex(err, f"cannot start lockrun on empty: ssh ended with exit code 127 .*; it must be at {LOCKRUN} there, as it is here\n")
@@ -287,8 +329,11 @@ class HostsTest(LockrunTest):
         (self.directory / "hosts").write_text(f"# ours\n{A} slots=1\n{B} slots=2\n")
         code, out, err = self.run_on("a", "--hostfile", "hosts", "--ssh-port", 2222, "--dry-run", "true")
         self.assertEqual(code, 0, err)
-        self.assertIn(f"  {A}: rank 0, this machine\n  {B}: ranks 1 to 2, by: ssh -o BatchMode=yes -o ConnectTimeout=20 -p 2222 -- {B} "
-                      f"'exec {LOCKRUN} --assigned'\n", out)
+        self.assertIn(
+            f"  {A}: rank 0, this machine\n  {B}: ranks 1 to 2, by: ssh -o BatchMode=yes -o ConnectTimeout=20 -p 2222 -- {B} "
+            f"'exec {LOCKRUN} --assigned'\n",
+            out,
+        )
         self.assertFalse(self.log.exists())
         code, out, err = self.run_on("a", "--hostfile", "hosts", "--prefix", "off", "sh", "-c", "echo $RANK $(hostname)")
         self.assertEqual((code, sorted(out.splitlines())), (0, ["0 a", "1 b", "2 b"]), err)

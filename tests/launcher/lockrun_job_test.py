@@ -47,7 +47,7 @@ class EnvironmentTest(LockrunTest):
         self.assertEqual(self.ranks(1)[0]["OMP_NUM_THREADS"], "5")
 
     def test_ranks_share_the_segment(self):
-        script = 'readlink /proc/self/fd/$LOCKSTEP_SEGMENT_FD; stat -Lc %i /proc/self/fd/$LOCKSTEP_SEGMENT_FD'
+        script = "readlink /proc/self/fd/$LOCKSTEP_SEGMENT_FD; stat -Lc %i /proc/self/fd/$LOCKSTEP_SEGMENT_FD"
         code, out, err = self.shell(2, script, "--prefix", "off")
         lines = sorted(out.split("\n"))
         self.assertEqual(code, 0, err)
@@ -92,8 +92,7 @@ class OutputTest(LockrunTest):
         self.environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "${role_name}-$rank/${local_rank} $$ ${other}|"
         self.assertEqual(self.shell(1, "echo a", "--role", "eval")[1], "eval-0/0 $ ${other}|a\n")
         self.assertEqual(self.shell(1, "echo a", "--prefix", "off")[1], "a\n")
-        self.assertEqual(self.shell(1, "echo a", "--log-line-prefix-template", "${hostname}:$rank: ")[1],
-                         f"{socket.gethostname()}:0: a\n")
+        self.assertEqual(self.shell(1, "echo a", "--log-line-prefix-template", "${hostname}:$rank: ")[1], f"{socket.gethostname()}:0: a\n")
 
     def test_local_rank_in_arguments(self):
         out = self.run_lockrun("--nproc-per-node", 2, "--prefix", "off", "echo", "${local_rank}of$$", "$local_rank")[1]
@@ -107,8 +106,9 @@ class OutputTest(LockrunTest):
 
     def test_both_streams_go_their_way(self):
         code, out, err = self.shell(2, "echo out; echo err >&2")
-        self.assertEqual((sorted(out.splitlines()), sorted(err.splitlines())),
-                         (["[rank 0]: out", "[rank 1]: out"], ["[rank 0]: err", "[rank 1]: err"]))
+        self.assertEqual(
+            (sorted(out.splitlines()), sorted(err.splitlines())), (["[rank 0]: out", "[rank 1]: out"], ["[rank 0]: err", "[rank 1]: err"])
+        )
 
     def test_twenty_megabytes_pass(self):
         script = f"yes {'x' * 99} | head -n 200000"
@@ -131,8 +131,9 @@ class OutputTest(LockrunTest):
         self.assertEqual(out, data)
 
     def test_a_closed_standard_output_does_not_end_the_job(self):
-        process = self.start("--nproc-per-node", 2, "sh", "-c",
-                             "echo first; while [ ! -e closed ]; do sleep 0.02; done; yes | head -n 100000; touch done$RANK")
+        process = self.start(
+            "--nproc-per-node", 2, "sh", "-c", "echo first; while [ ! -e closed ]; do sleep 0.02; done; yes | head -n 100000; touch done$RANK"
+        )
         process.stdout.readline()
         process.stdout.close()
         (self.directory / "closed").touch()
@@ -182,8 +183,13 @@ class ExitTest(LockrunTest):
         self.assertIn("KeyError: lost key", err)
 
     def test_whatever_lies_where_the_error_file_should(self):
-        for script in ("mkfifo $TORCHELASTIC_ERROR_FILE", "mkdir $TORCHELASTIC_ERROR_FILE", "head -c 100000 /dev/urandom > $TORCHELASTIC_ERROR_FILE",
-                       "rm -r $(dirname $(dirname $TORCHELASTIC_ERROR_FILE))", "ln -s /dev/zero $TORCHELASTIC_ERROR_FILE"):
+        for script in (
+            "mkfifo $TORCHELASTIC_ERROR_FILE",
+            "mkdir $TORCHELASTIC_ERROR_FILE",
+            "head -c 100000 /dev/urandom > $TORCHELASTIC_ERROR_FILE",
+            "rm -r $(dirname $(dirname $TORCHELASTIC_ERROR_FILE))",
+            "ln -s /dev/zero $TORCHELASTIC_ERROR_FILE",
+        ):
             code, _, err = self.shell(1, script + "; exit 3")
             self.assertEqual(code, 3, err)
             self.assertNotIn("its error", err)
@@ -197,8 +203,10 @@ class ExitTest(LockrunTest):
         self.assertEqual((code, sorted(map(int, out.split()))), (0, list(range(64))), err)
 
     def test_restarts_start_all_ranks_again(self):
-        script = ("echo $RANK.$TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; touch said$RANK;"
-                  "[ $RANK = 0 ] && sleep 60; while [ ! -e said0 ]; do sleep 0.02; done; exit 4")
+        script = (
+            "echo $RANK.$TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; touch said$RANK;"
+            "[ $RANK = 0 ] && sleep 60; while [ ! -e said0 ]; do sleep 0.02; done; exit 4"
+        )
         code, out, err = self.shell(2, script, "--max-restarts", "3", "--prefix", "off")
         self.assertEqual(code, 0, err)
         self.assertEqual(sorted(out.split()), ["0.0", "0.1", "1.0", "1.1"])
@@ -229,11 +237,16 @@ class ExitTest(LockrunTest):
         self.environment["TMPDIR"] = str(self.directory / "none")
         code, out, err = self.shell(2, "touch started")
         self.assertEqual((code, out, (self.directory / "started").exists()), (1, "", False))
-        self.assertRegex(err, rf"\Alockrun: error: cannot create the directory {self.directory}/none/lockrun_\S+: No such file or directory; "
-                              r"TMPDIR names another place for it\n\Z")
+        self.assertRegex(
+            err,
+            rf"\Alockrun: error: cannot create the directory {self.directory}/none/lockrun_\S+: No such file or directory; "
+            r"TMPDIR names another place for it\n\Z",
+        )
 
     def test_flags_that_change_nothing_are_taken(self):
-        self.assertEqual(self.run_lockrun("--start-method", "fork", "--monitor_interval=5", "--event-log-handler", "null", "--standalone", "true"), (0, "", ""))
+        self.assertEqual(
+            self.run_lockrun("--start-method", "fork", "--monitor_interval=5", "--event-log-handler", "null", "--standalone", "true"), (0, "", "")
+        )
         code, _, err = self.run_lockrun("--start-method", "thread", "true")
         self.assertEqual((code, err), (2, "lockrun: error: --start-method thread: expected spawn, fork or forkserver\n"))
         code, _, err = self.run_lockrun("--event-log-handler", "mine", "true")

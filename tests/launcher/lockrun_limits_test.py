@@ -31,28 +31,42 @@ class LimitsTest(LockrunTest):
         lockrun = shutil.copy(LOCKRUN, self.directory)  # root's checkout may be root's alone
         result = self.run_by("setpriv", "--reuid", 65533, "--clear-groups", "prlimit", "--nproc=12", lockrun, "--nproc-per-node", 16, "sleep", 1)
         self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertRegex(result.stderr, r"rank \d+ could not be started: cannot make a process \(fork\): Resource temporarily unavailable; "
-                                        r"user 65533 may have 12 processes and threads \(ulimit -u\)")
+        self.assertRegex(
+            result.stderr,
+            r"rank \d+ could not be started: cannot make a process \(fork\): Resource temporarily unavailable; "
+            r"user 65533 may have 12 processes and threads \(ulimit -u\)",
+        )
 
     def test_out_of_memory_is_told_from_kill(self):
         code, _, err = self.run_lockrun("sh", "-c", "kill -9 $$")
         self.assertEqual(code, 137)
         self.assertNotIn("out of memory", err)
-        root, limit = next((each for each in MEMORY_GROUPS if os.access(each[0], os.W_OK) and
-                            (each[1] != "memory.max" or "memory" in pathlib.Path(each[0], "cgroup.subtree_control").read_text())), (None, None))
+        root, limit = next(
+            (
+                each
+                for each in MEMORY_GROUPS
+                if os.access(each[0], os.W_OK)
+                and (each[1] != "memory.max" or "memory" in pathlib.Path(each[0], "cgroup.subtree_control").read_text())
+            ),
+            (None, None),
+        )
         if root is None or os.geteuid() != 0:  # oom_watch_test has recorded trees
             return
         group = pathlib.Path(root, f"lockrun_limits_test.{os.getpid()}")
         group.mkdir()
         try:
             (group / limit).write_text("100M")
-            result = self.run_by("sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", LOCKRUN, sys.executable, "-c",
-                                 "print(len(bytearray(400 << 20)))")
+            result = self.run_by(
+                "sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", LOCKRUN, sys.executable, "-c", "print(len(bytearray(400 << 20)))"
+            )
         finally:
             group.rmdir()
         self.assertEqual(result.returncode, 137, result.stderr)
-        self.assertRegex(result.stderr, r"was killed by SIGKILL \(out of memory: the kernel's OOM killer chose it; its control group may have "
-                                        rf"100 MiB \({group}/{limit}\)\)")
+        self.assertRegex(
+            result.stderr,
+            r"was killed by SIGKILL \(out of memory: the kernel's OOM killer chose it; its control group may have "
+            rf"100 MiB \({group}/{limit}\)\)",
+        )
 
     def test_without_memfd_create_there_is_a_file_without_a_name(self):
         (self.directory / "release").touch()

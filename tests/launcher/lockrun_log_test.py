@@ -37,16 +37,23 @@ class LogTest(LockrunTest):
         self.assertEqual((self.logs() / "attempt_0/0/stdout.log").read_text(), "out 0\n")
 
     def test_filters(self):
-        out, err = self.run_with_logs("--local-ranks-filter", "1", "--duplicate-stdout-filters", "0,nothing",
-                                      "--duplicate-stderr-filters", "err")
+        out, err = self.run_with_logs("--local-ranks-filter", "1", "--duplicate-stdout-filters", "0,nothing", "--duplicate-stderr-filters", "err")
         self.assertEqual((out, err), (["[rank 1]: out 1"], ["[rank 1]: err 1"]))
         self.assertEqual((self.logs() / "attempt_0/filtered_stdout.log").read_text(), "[rank 0]: out 0\n")
         lines = (self.logs() / "attempt_0/filtered_stderr.log").read_text().splitlines()
         self.assertEqual(sorted(lines), ["[rank 0]: err 0", "[rank 1]: err 1"])
 
     def test_every_attempt_has_its_own_logs(self):
-        code, _, err = self.shell(1, "echo $TORCHELASTIC_RESTART_COUNT; echo '{\"message\": \"why\"}' > $TORCHELASTIC_ERROR_FILE; exit 3",
-                                  "--log-dir", "logs", "-t", "3", "--max-restarts", "1")
+        code, _, err = self.shell(
+            1,
+            'echo $TORCHELASTIC_RESTART_COUNT; echo \'{"message": "why"}\' > $TORCHELASTIC_ERROR_FILE; exit 3',
+            "--log-dir",
+            "logs",
+            "-t",
+            "3",
+            "--max-restarts",
+            "1",
+        )
         self.assertEqual(code, 3, err)
         for attempt in range(2):
             self.assertEqual((self.logs() / f"attempt_{attempt}/0/stdout.log").read_text(), f"{attempt}\n")
@@ -65,8 +72,9 @@ class LogTest(LockrunTest):
         # A file system of 64 KiB for the logs, in a mount namespace of its own.
         (self.directory / "logs").mkdir()
         command = f"mount -t tmpfs -o size=64k tmpfs logs && exec {LOCKRUN} --nproc-per-node 2 --log-dir logs -t 1 sh -c 'yes | head -n 100000'"
-        result = subprocess.run([*in_namespaces("-m"), "sh", "-c", command], cwd=self.directory, env=self.environment,
-                                capture_output=True, text=True, timeout=TIMEOUT)
+        result = subprocess.run(
+            [*in_namespaces("-m"), "sh", "-c", command], cwd=self.directory, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT
+        )
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stdout.count("]: y\n"), 200000)
         self.assertEqual(result.stderr.count("stdout.log cannot be written: No space left on device"), 2, result.stderr)
@@ -74,7 +82,9 @@ class LogTest(LockrunTest):
     def test_a_directory_that_cannot_be_made_is_named(self):
         (self.directory / "file").write_text("")
         code, _, err = self.shell(1, "true", "--log-dir", "file/logs")
-        self.assertEqual((code, err), (1, f"lockrun: error: --log-dir file/logs: cannot create the directory {self.directory}/file/logs: Not a directory\n"))
+        self.assertEqual(
+            (code, err), (1, f"lockrun: error: --log-dir file/logs: cannot create the directory {self.directory}/file/logs: Not a directory\n")
+        )
 
 
 class StdinTest(LockrunTest):
@@ -90,8 +100,9 @@ class StdinTest(LockrunTest):
         self.assertEqual(self.lines_of("--stdin", "all"), ["[rank 0]: got hello", "[rank 1]: got hello"])
 
     def test_copies_of_much_input_reach_all(self):
-        process = self.start("--nproc-per-node", 2, "--stdin", "all", "sh", "-c",
-                             "[ $RANK = 0 ] && head -c 10 > /dev/null; wc -c; true", stdin=subprocess.PIPE)
+        process = self.start(
+            "--nproc-per-node", 2, "--stdin", "all", "sh", "-c", "[ $RANK = 0 ] && head -c 10 > /dev/null; wc -c; true", stdin=subprocess.PIPE
+        )
         out, err = process.communicate("x" * 5_000_000, timeout=TIMEOUT)
         self.assertEqual(process.returncode, 0, err)
         self.assertIn("[rank 1]: 5000000", out)
@@ -107,8 +118,7 @@ class ProgramTest(LockrunTest):
         self.assertEqual(self.run_lockrun("--run-path", "--no-python", "script.py", "-x")[:2], (0, "__main__ ['script.py', '-x']\n"))
         self.assertEqual(self.run_lockrun("--use-env", "script.py", "-x")[:2], (0, "__main__ ['script.py', '-x']\n"))
         code, out, err = self.run_lockrun("-np", "2", "--local_rank", "--prefix", "off", "script.py", "-x")
-        self.assertEqual((code, sorted(out.splitlines())),
-                         (0, [f"__main__ ['script.py', '--local-rank={rank}', '-x']" for rank in range(2)]), err)
+        self.assertEqual((code, sorted(out.splitlines())), (0, [f"__main__ ['script.py', '--local-rank={rank}', '-x']" for rank in range(2)]), err)
         self.assertEqual(self.run_lockrun("-np", "2", "-H", "localhost:2", "--prefix", "off", "sh", "-c", "echo $WORLD_SIZE")[:2], (0, "2\n2\n"))
         (self.directory / "hosts").write_text("127.0.0.1 slots=3\n")
         self.assertEqual(self.run_lockrun("--hostfile", "hosts", "--prefix", "off", "true")[0], 0)
@@ -147,8 +157,10 @@ class ProgramTest(LockrunTest):
 
     def test_completions_load_and_complete(self):
         (self.directory / "bash").write_text(self.run_lockrun("--print", "bash")[1])
-        script = "source ./bash; COMP_WORDS=(lockrun --nproc); COMP_CWORD=1; _lockrun; echo ${COMPREPLY[@]};" \
-                 "COMP_WORDS=(lockrun --prefix c); COMP_CWORD=2; _lockrun; echo ${COMPREPLY[@]}"
+        script = (
+            "source ./bash; COMP_WORDS=(lockrun --nproc); COMP_CWORD=1; _lockrun; echo ${COMPREPLY[@]};"
+            "COMP_WORDS=(lockrun --prefix c); COMP_CWORD=2; _lockrun; echo ${COMPREPLY[@]}"
+        )
         out = subprocess.run(["bash", "-c", script], cwd=self.directory, capture_output=True, text=True, check=True).stdout
         self.assertEqual(out.splitlines(), ["--nproc-per-node", "color"])
         self.assertTrue(self.run_lockrun("--print", "zsh")[1].startswith("#compdef lockrun\n"))

@@ -51,8 +51,7 @@ class Ledger:
 
     def has_step_after(self, when, size, other_than=None):
         """Of a world of `size` ranks, which is not `other_than`."""
-        return any(line.what == "step" and line.when > when and line.size == size and line.world != other_than
-                   for line in reversed(self.lines()))
+        return any(line.what == "step" and line.when > when and line.size == size and line.world != other_than for line in reversed(self.lines()))
 
 
 class MachinesTest(OnHosts):
@@ -75,11 +74,18 @@ class MachinesTest(OnHosts):
             faults += more[0]
             worlds += more[1]
             planned += more[2]
-        print(f"survived: {', '.join(f'{count} {name}' for name, count in sorted(faults.items()))};"
-              f" {worlds} worlds, {planned} planned changes without a lost step")
+        print(
+            f"survived: {', '.join(f'{count} {name}' for name, count in sorted(faults.items()))};"
+            f" {worlds} worlds, {planned} planned changes without a lost step"
+        )
 
     def one_job(self, draw, count):
-        for file in [*self.directory.glob("release"), *self.directory.glob("output_*"), *self.directory.glob("ledger"), *self.directory.glob("state*")]:
+        for file in [
+            *self.directory.glob("release"),
+            *self.directory.glob("output_*"),
+            *self.directory.glob("ledger"),
+            *self.directory.glob("state*"),
+        ]:
             file.unlink()
         self.ledger = Ledger(self.directory / "ledger")
         backend = draw.choice(["gloo", "lockstep"])
@@ -87,7 +93,7 @@ class MachinesTest(OnHosts):
         self.machines, self.said = {}, [backend]
         self.woken = []  # when stopped machines went on
         self.planned = 0
-        for host in "abcd"[:draw.randint(MIN, MAX)]:
+        for host in "abcd"[: draw.randint(MIN, MAX)]:
             self.start_on(host)
         self.wait_for_step(0, "the beginning", len(self.machines))
         done = collections.Counter()
@@ -179,7 +185,7 @@ class MachinesTest(OnHosts):
     def cut_a_pair(self, draw):
         """Two machines do not hear each other, or only one the other; both reach the rest."""
         ways = draw.sample(sorted(self.machines), 2)
-        self.cut_ways([ways, ways[::-1]][:draw.randint(1, 2)], draw.uniform(0.5, 4 * LOST_AFTER))
+        self.cut_ways([ways, ways[::-1]][: draw.randint(1, 2)], draw.uniform(0.5, 4 * LOST_AFTER))
 
     def cut_ways(self, ways, seconds):
         for source, target in ways:
@@ -200,12 +206,37 @@ class MachinesTest(OnHosts):
 
     def start_on(self, host):
         conf = self.token + f",keep_alive_interval=0.5,keep_alive_max_attempt={2 * LOST_AFTER},last_call_timeout=2,join_timeout=120"
-        words = ["env", "-C", self.directory, LOCKRUN, "--nnodes", f"{MIN}:{MAX}", "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29400",
-                 "--rdzv-conf", conf, "--prefix", "off", "--max-restarts", 99, "--restart-delay", 0,
-                 "--hang-timeout", LOST_AFTER, "--hang-action", "end", "--event-log", "events.jsonl", SOAK_RANK]
+        words = [
+            "env",
+            "-C",
+            self.directory,
+            LOCKRUN,
+            "--nnodes",
+            f"{MIN}:{MAX}",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "10.77.0.1:29400",
+            "--rdzv-conf",
+            conf,
+            "--prefix",
+            "off",
+            "--max-restarts",
+            99,
+            "--restart-delay",
+            0,
+            "--hang-timeout",
+            LOST_AFTER,
+            "--hang-action",
+            "end",
+            "--event-log",
+            "events.jsonl",
+            SOAK_RANK,
+        ]
         with open(self.output_of(host), "a") as output:  # a pipe that nobody reads would hold lockrun up
-            self.machines[host] = subprocess.Popen(self.two.hosts[host].command(*words), env=self.environment, stdout=output, stderr=output,
-                                                   stdin=subprocess.DEVNULL)
+            self.machines[host] = subprocess.Popen(
+                self.two.hosts[host].command(*words), env=self.environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
 
     def output_of(self, host):
         return self.directory / f"output_{host}"
@@ -317,9 +348,12 @@ class MachinesTest(OnHosts):
 
     def is_last_of_a_stopped_machine(self, line, world):
         """Nobody can tell a machine that stands still that it is lost. What it has received of one step it ends as it goes on."""
-        return (line.what == "step" and any(abs(line.when - woken) <= 1 for woken in self.woken)
-                and all(other.step < line.step for other in world if other.rank == line.rank and other is not line)
-                and all(other.step <= line.step and other.when < line.when - LOST_AFTER for other in world if other.rank != line.rank))
+        return (
+            line.what == "step"
+            and any(abs(line.when - woken) <= 1 for woken in self.woken)
+            and all(other.step < line.step for other in world if other.rank == line.rank and other is not line)
+            and all(other.step <= line.step and other.when < line.when - LOST_AFTER for other in world if other.rank != line.rank)
+        )
 
     def check_ledger(self):
         worlds = self.ledger.worlds()

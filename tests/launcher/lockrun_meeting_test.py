@@ -13,11 +13,13 @@ from ports import free_port
 
 class MeetingTest(AgentsTest):
     def test_an_unreachable_endpoint_is_told_within_3_seconds(self):
-        process = self.start("--nnodes", 2, "--node-rank", 1, "--master-port", self.port, "--rdzv-conf",
-                             self.token + ",join_timeout=4", "true")
+        process = self.start("--nnodes", 2, "--node-rank", 1, "--master-port", self.port, "--rdzv-conf", self.token + ",join_timeout=4", "true")
         line = process.stderr.readline()
-        self.assertRegex(line, rf"lockrun: cannot reach the rendezvous at 127.0.0.1:{self.port} \(127.0.0.1\): Connection refused; "
-                               r"check that lockrun runs there with --node-rank 0 and that no firewall is in between; trying for another [1-4] s")  # of 4
+        self.assertRegex(
+            line,
+            rf"lockrun: cannot reach the rendezvous at 127.0.0.1:{self.port} \(127.0.0.1\): Connection refused; "
+            r"check that lockrun runs there with --node-rank 0 and that no firewall is in between; trying for another [1-4] s",
+        )  # of 4
         self.assertEqual(process.wait(TIMEOUT), 1)
         self.assertIn("gave up after 4 s", process.stderr.read())
         process = self.start("--nnodes", 2, "--node-rank", 1, "--master-addr", "no-such-host.invalid", "--rdzv-conf", self.token, "true")
@@ -53,9 +55,11 @@ class MeetingTest(AgentsTest):
 
     def test_torchruns_side_is_told(self):
         from torch.distributed import TCPStore
+
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        code, _, err = self.run_lockrun("--nnodes", 2, "--node-rank", 1, "--master-port", store.port, "--rdzv-conf",
-                                        self.token + ",join_timeout=1", "true")
+        code, _, err = self.run_lockrun(
+            "--nnodes", 2, "--node-rank", 1, "--master-port", store.port, "--rdzv-conf", self.token + ",join_timeout=1", "true"
+        )
         self.assertEqual(code, 1)
         self.assertRegex(err, r"has not answered for \d+ s|closes the connection without an answer")
         self.assertIn("torchrun's agents cannot be joined", err)
@@ -66,7 +70,7 @@ class MeetingTest(AgentsTest):
             other.settimeout(TIMEOUT)
             with other.accept()[0] as connection:
                 connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
-                (code, _, err), = self.finish(agent)
+                ((code, _, err),) = self.finish(agent)
         self.assertEqual(code, 1)
         self.assertIn("is no rendezvous of lockrun (torchrun's agents cannot be joined", err)
 
@@ -83,8 +87,9 @@ class MeetingTest(AgentsTest):
         self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
 
     def test_the_address_for_the_others_can_be_chosen(self):
-        code, _, err = self.run_lockrun("--nnodes", 2, "--master-port", self.port, "--local-addr", "192.0.2.1", "--rdzv-conf",
-                                        self.token + ",join_timeout=1", "true")
+        code, _, err = self.run_lockrun(
+            "--nnodes", 2, "--master-port", self.port, "--local-addr", "192.0.2.1", "--rdzv-conf", self.token + ",join_timeout=1", "true"
+        )
         self.assertEqual((code, err), (1, "lockrun: error: --local-addr 192.0.2.1: this machine has no such address\n"))
         first = self.static(0, "echo $MASTER_ADDR", "--local-addr", "127.0.0.1")
         (code, out, err), (code_b, _, err_b) = self.finish(first, self.static(1, "true"))
@@ -93,8 +98,14 @@ class MeetingTest(AgentsTest):
     def test_slurm_needs_no_flags(self):
         agents = []
         for node in range(2):
-            self.environment.update(SLURM_STEP_ID="1", SLURM_JOB_ID=str(os.getpid()), SLURM_STEP_NUM_NODES="2",
-                                    SLURM_STEP_NUM_TASKS="2", SLURM_NODEID=str(node), SLURM_STEP_NODELIST="localhost,x")
+            self.environment.update(
+                SLURM_STEP_ID="1",
+                SLURM_JOB_ID=str(os.getpid()),
+                SLURM_STEP_NUM_NODES="2",
+                SLURM_STEP_NUM_TASKS="2",
+                SLURM_NODEID=str(node),
+                SLURM_STEP_NODELIST="localhost,x",
+            )
             agents.append(self.start("sh", "-c", "echo $RANK of $WORLD_SIZE"))
         results = self.finish(*agents)
         self.assertEqual([(code, out) for code, out, _ in results], [(0, "0 of 2\n"), (0, "1 of 2\n")], results)
@@ -112,9 +123,19 @@ class MeetingTest(AgentsTest):
 
     # What Kubeflow's operator sets in the pods of a PyTorchJob: newer ones, older ones, and with an elasticPolicy.
     def test_pytorch_job(self):
-        outs = self.pods(lambda pod: {"MASTER_ADDR": "localhost", "MASTER_PORT": self.port, "PET_MASTER_ADDR": "localhost",
-                                      "PET_MASTER_PORT": self.port, "WORLD_SIZE": 4, "RANK": pod, "PET_NODE_RANK": pod,
-                                      "PET_NNODES": 2, "PET_NPROC_PER_NODE": 2})
+        outs = self.pods(
+            lambda pod: {
+                "MASTER_ADDR": "localhost",
+                "MASTER_PORT": self.port,
+                "PET_MASTER_ADDR": "localhost",
+                "PET_MASTER_PORT": self.port,
+                "WORLD_SIZE": 4,
+                "RANK": pod,
+                "PET_NODE_RANK": pod,
+                "PET_NNODES": 2,
+                "PET_NPROC_PER_NODE": 2,
+            }
+        )
         self.assertEqual(outs, [["0 of 4 in 0", "1 of 4 in 0"], ["2 of 4 in 1", "3 of 4 in 1"]])
 
     def test_older_pytorch_job(self):
@@ -122,8 +143,16 @@ class MeetingTest(AgentsTest):
         self.assertEqual(outs, [["0 of 2 in 0"], ["1 of 2 in 1"]])
 
     def test_elastic_pytorch_job(self):
-        outs = self.pods(lambda pod: {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": f"localhost:{self.port}", "PET_RDZV_ID": "job",
-                                      "PET_NNODES": "1:2", "PET_MAX_RESTARTS": 3, "PET_NPROC_PER_NODE": 1})
+        outs = self.pods(
+            lambda pod: {
+                "PET_RDZV_BACKEND": "c10d",
+                "PET_RDZV_ENDPOINT": f"localhost:{self.port}",
+                "PET_RDZV_ID": "job",
+                "PET_NNODES": "1:2",
+                "PET_MAX_RESTARTS": 3,
+                "PET_NPROC_PER_NODE": 1,
+            }
+        )
         self.assertEqual(sorted(outs), [["0 of 2 in 0"], ["1 of 2 in 1"]])
 
 

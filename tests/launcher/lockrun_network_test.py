@@ -22,8 +22,23 @@ class NetworkTest(OnHosts):
         self.two.hosts[host].run("mount", "--bind", path, "/etc/hosts")
 
     def start_all(self, hosts, *flags, address="10.77.0.1", conf=""):
-        return [self.on(host, "--nnodes", len(hosts), "--node-rank", node, "--master-addr", address, "--rdzv-conf", self.token + conf,
-                        "--prefix", "off", *flags) for node, host in enumerate(hosts)]
+        return [
+            self.on(
+                host,
+                "--nnodes",
+                len(hosts),
+                "--node-rank",
+                node,
+                "--master-addr",
+                address,
+                "--rdzv-conf",
+                self.token + conf,
+                "--prefix",
+                "off",
+                *flags,
+            )
+            for node, host in enumerate(hosts)
+        ]
 
 
 class NamesTest(NetworkTest):
@@ -37,14 +52,18 @@ class NamesTest(NetworkTest):
         self.write_hosts_file("b", "10.77.0.1 a")
         (code, _, err), (other, _, _) = self.finish(*self.start_all("ab", "true", address="a", conf=",join_timeout=3"))
         self.assertEqual((code, other), (1, 1), err)
-        self.assertIn("a is 127.0.1.1 on this machine (a line of its /etc/hosts), so no other machine could reach the rendezvous there; "
-                      "give one of this machine's other addresses in place of the name (10.77.0.1)", err)
+        self.assertIn(
+            "a is 127.0.1.1 on this machine (a line of its /etc/hosts), so no other machine could reach the rendezvous there; "
+            "give one of this machine's other addresses in place of the name (10.77.0.1)",
+            err,
+        )
 
     def test_local_addr_names_where_to_listen_then(self):
         self.write_hosts_file("a", "127.0.1.1 a")
         self.write_hosts_file("b", "10.77.0.1 a")
-        first = self.on("a", "--nnodes", 2, "--node-rank", 0, "--master-addr", "a", "--local-addr", "10.77.0.1", "--rdzv-conf", self.token,
-                        ALL_REDUCE_RANK)
+        first = self.on(
+            "a", "--nnodes", 2, "--node-rank", 0, "--master-addr", "a", "--local-addr", "10.77.0.1", "--rdzv-conf", self.token, ALL_REDUCE_RANK
+        )
         second = self.on("b", "--nnodes", 2, "--node-rank", 1, "--master-addr", "a", "--rdzv-conf", self.token, ALL_REDUCE_RANK)
         for code, out, err in self.finish(first, second):
             self.assertEqual(code, 0, err)
@@ -71,8 +90,13 @@ class InterfacesTest(NetworkTest):
         self.environment.update(LOCKSTEP_BACKEND="lockstep", LOCKSTEP_UPLINK="gloo", LOCKSTEP_LOG_LEVEL="info")
 
     def test_the_users_interface_carries_the_bytes(self):
-        for rule, taken in ("second", "second"), ("nothing,second", "second"), ("=second", "second"), ("^lockrun,lo", "second"), \
-                ("^docker0", "lockrun0"):
+        for rule, taken in (
+            ("second", "second"),
+            ("nothing,second", "second"),
+            ("=second", "second"),
+            ("^lockrun,lo", "second"),
+            ("^docker0", "lockrun0"),
+        ):
             with self.subTest(rule):
                 self.environment["GLOO_SOCKET_IFNAME"] = rule
                 (_, _, err), (code, out, second_err) = self.finish(*self.start_all("ab", ALL_REDUCE_RANK))
@@ -110,8 +134,11 @@ class UplinkTest(NetworkTest):
 
     def test_it_is_ucx_where_all_machines_have_it(self):
         err = self.run_both(0)
-        self.assertRegex(err, r"4 ranks on 2 machines: shared memory inside, (UCX [\d.]+ \(lockrun0\) between\n"
-                              r"|Gloo \(lockrun0\) between \(UCX is not used: machine 0 \(10\.77\.0\.1 on lockrun0\): )")
+        self.assertRegex(
+            err,
+            r"4 ranks on 2 machines: shared memory inside, (UCX [\d.]+ \(lockrun0\) between\n"
+            r"|Gloo \(lockrun0\) between \(UCX is not used: machine 0 \(10\.77\.0\.1 on lockrun0\): )",
+        )
 
     def test_an_engine_that_carries_nothing_is_replaced_unless_it_was_chosen(self):
         if "shared memory inside, UCX" not in self.run_both(0):
@@ -146,8 +173,11 @@ class WaysTest(NetworkTest):
         results = self.finish(*self.start_all("abc", ALL_REDUCE_RANK))
         text = "".join(err for _, _, err in results)
         self.assertNotIn(0, [code for code, _, _ in results], text)
-        self.assertRegex(text, r"machine 1 \(rank 1, 10\.77\.0\.2 on cable\) does not reach machine 2 \(rank 2, 10\.77\.0\.3 on cable\): "
-                               "(No route to host|Network is unreachable)")
+        self.assertRegex(
+            text,
+            r"machine 1 \(rank 1, 10\.77\.0\.2 on cable\) does not reach machine 2 \(rank 2, 10\.77\.0\.3 on cable\): "
+            "(No route to host|Network is unreachable)",
+        )
         self.assertIn("Ranks need all TCP ports between their machines", text)
 
     def test_machines_that_lose_each_other_are_named_by_the_hang_report(self):
@@ -162,16 +192,23 @@ class WaysTest(NetworkTest):
         (self.directory / "late").unlink()
         for job in jobs:
             err = self.read_until(job, "do not reach each other")
-            self.assertRegex(err, r"the machine b \(10\.77\.0\.2, rank 1\) and the machine c \(10\.77\.0\.3, rank 2\) do not reach each "
-                                  "other, so the ranks wait for messages that do not come")
+            self.assertRegex(
+                err,
+                r"the machine b \(10\.77\.0\.2, rank 1\) and the machine c \(10\.77\.0\.3, rank 2\) do not reach each "
+                "other, so the ranks wait for messages that do not come",
+            )
         for job in jobs:
             job.send_signal(signal.SIGINT)
         self.finish(*jobs)
         events = [json.loads(line) for line in (self.directory / "events.jsonl").read_text().splitlines()]
         (partition,) = (event for event in events if event["event"] == "partition")
         self.assertEqual((partition["round"], "host" in partition), (1, False), events)
-        self.assertRegex(partition["reason"], r"^the machine b \(10\.77\.0\.2, rank 1\) and the machine c \(10\.77\.0\.3, rank 2\) do not reach each other")
-        done = subprocess.run([os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockstep"), "report", self.directory], capture_output=True, text=True, timeout=60)
+        self.assertRegex(
+            partition["reason"], r"^the machine b \(10\.77\.0\.2, rank 1\) and the machine c \(10\.77\.0\.3, rank 2\) do not reach each other"
+        )
+        done = subprocess.run(
+            [os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockstep"), "report", self.directory], capture_output=True, text=True, timeout=60
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("do not reach each other", (self.directory / "report.html").read_text())
 

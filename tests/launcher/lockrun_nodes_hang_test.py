@@ -21,8 +21,10 @@ class OneMachineTest(AgentsTest):
             os.kill(pid, signal.SIGKILL)
         (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
         self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
-        what = (r"no collective was started for \d+ s: rank 0 waits in the 3rd operation \(barrier of 0 bytes\) for rank 1, "
-                r"which has started 2 \(the last: barrier of 0 bytes\)")
+        what = (
+            r"no collective was started for \d+ s: rank 0 waits in the 3rd operation \(barrier of 0 bytes\) for rank 1, "
+            r"which has started 2 \(the last: barrier of 0 bytes\)"
+        )
         self.assertRegex(err_a, "warning: " + what + r"; ending the job \(--hang-action end\)")
         self.assertRegex(err_b, rf"lockrun: on {socket.gethostname()}: {what}; ending the ranks here\n")
         self.assertIn("lockrun: the job has failed\n", err_a)
@@ -31,8 +33,10 @@ class OneMachineTest(AgentsTest):
 class OneRankPerMachineTest(OnHosts):
     """No machine sees a hang by itself: the rendezvous compares their ranks."""
 
-    WHAT = (r"no collective was started for \d+ s: rank 0 waits in the 1st operation \(all_reduce of 4000 bytes\) "
-            r"for rank 1, which has started none; rank 1 is on b")
+    WHAT = (
+        r"no collective was started for \d+ s: rank 0 waits in the 1st operation \(all_reduce of 4000 bytes\) "
+        r"for rank 1, which has started none; rank 1 is on b"
+    )
 
     def setUp(self):
         super().setUp()
@@ -46,8 +50,27 @@ class OneRankPerMachineTest(OnHosts):
         self.environment["PATH"] = f"{self.directory}:{os.environ['PATH']}"
 
     def start_both(self, *flags, within=()):
-        return [self.on(host, "--nnodes", 2, "--master-addr", "10.77.0.1", "--node-rank", node, "--rdzv-conf", self.token, "--prefix", "off",
-                        "--hang-timeout", 3, *flags, *within, ALL_REDUCE_RANK) for node, host in enumerate("ab")]
+        return [
+            self.on(
+                host,
+                "--nnodes",
+                2,
+                "--master-addr",
+                "10.77.0.1",
+                "--node-rank",
+                node,
+                "--rdzv-conf",
+                self.token,
+                "--prefix",
+                "off",
+                "--hang-timeout",
+                3,
+                *flags,
+                *within,
+                ALL_REDUCE_RANK,
+            )
+            for node, host in enumerate("ab")
+        ]
 
     def read_until(self, process, text):
         err = ""

@@ -42,8 +42,21 @@ class PlannedTest(AgentsTest):
 
     def machine(self, nnodes, *flags, conf="", **options):
         conf = f"{self.token},last_call_timeout=0.5,{PATIENT}{conf}"
-        return self.start("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
-                          "--rdzv-conf", conf, "--prefix", "off", *flags, "counts.py", **options)
+        return self.start(
+            "--nnodes",
+            nnodes,
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            f"127.0.0.1:{self.port}",
+            "--rdzv-conf",
+            conf,
+            "--prefix",
+            "off",
+            *flags,
+            "counts.py",
+            **options,
+        )
 
     def up(self, ranks):
         for rank in range(ranks):
@@ -91,8 +104,10 @@ class PlannedTest(AgentsTest):
         self.release(first, second)
 
     def test_a_numbered_machine_that_is_told_to_leave_ends_the_job_with_75(self):
-        machines = [self.start("--nnodes", 2, "--node-rank", rank, "--master-port", self.port, "--rdzv-conf", self.token,
-                               "--max-restarts", 3, "counts.py") for rank in range(2)]
+        machines = [
+            self.start("--nnodes", 2, "--node-rank", rank, "--master-port", self.port, "--rdzv-conf", self.token, "--max-restarts", 3, "counts.py")
+            for rank in range(2)
+        ]
         self.up(2)
         machines[1].send_signal(signal.SIGTERM)
         for rank, (code, out, err) in enumerate(self.finish(*machines)):
@@ -104,8 +119,9 @@ class PlannedTest(AgentsTest):
 
     def test_the_others_save_though_the_ranks_of_the_one_that_leaves_have_ended(self):
         self.environment["ENDS_AT_ONCE"] = "1"
-        machines = [self.start("--nnodes", 2, "--node-rank", rank, "--master-port", self.port, "--rdzv-conf", self.token,
-                               "counts.py") for rank in range(2)]
+        machines = [
+            self.start("--nnodes", 2, "--node-rank", rank, "--master-port", self.port, "--rdzv-conf", self.token, "counts.py") for rank in range(2)
+        ]
         self.up(2)
         self.wait_until_its_ranks_have_ended(machines[1])
         machines[1].send_signal(signal.SIGTERM)
@@ -159,8 +175,10 @@ class PlannedTest(AgentsTest):
             self.assertIn("they are not started again", err)
 
     def test_exit_code_2_on_one_machine_is_a_failure_where_the_other_has_ended_well(self):
-        refuse = ("[ $RANK = 0 ] && { echo $$ >pid; mv pid done; exit 0; };"
-                  "until [ -e done ] && ! kill -0 $(cat done) 2>/dev/null; do sleep 0.01; done; exit 2")
+        refuse = (
+            "[ $RANK = 0 ] && { echo $$ >pid; mv pid done; exit 0; };"
+            "until [ -e done ] && ! kill -0 $(cat done) 2>/dev/null; do sleep 0.01; done; exit 2"
+        )
         machines = [self.static(rank, refuse, "--max-restarts", 1) for rank in range(2)]
         for code, _, err in self.finish(*machines):
             self.assertEqual(code, 2, err)
@@ -171,8 +189,11 @@ class PlannedTest(AgentsTest):
         second = self.static(1, "echo two", "--prefix", "auto")
         for (code, out, err), rank in zip(self.finish(first, second), range(2)):
             self.assertEqual((code, out), (0, f"[rank {rank}]: {('one', 'two')[rank]}\n"), err)
-            self.assertRegex(err, r"start different programs: \S+ starts `sh -c echo one`, and \S+ starts `sh -c echo two`; if .*"
-                                  "--rdzv-id")
+            self.assertRegex(
+                err,
+                r"start different programs: \S+ starts `sh -c echo one`, and \S+ starts `sh -c echo two`; if .*"
+                "--rdzv-id",
+            )
 
     def test_ranks_that_do_not_end_are_killed(self):
         self.environment["SAVING"] = "60"

@@ -60,7 +60,8 @@ class RoundsTest(AgentsTest):
     def test_ranks_elsewhere_have_time_to_save_when_one_asks_to_be_resumed(self):
         (self.directory / "waits.py").write_text(
             "import pathlib, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\npathlib.Path('up').touch()\n"
-            "print('si_code', signal.sigwaitinfo([signal.SIGTERM]).si_code)\n")
+            "print('si_code', signal.sigwaitinfo([signal.SIGTERM]).si_code)\n"
+        )
         later = "while [ ! -e up ]; do sleep 0.02; done; exit 75"
         (code, out, err), (code_b, _, err_b) = self.finish(self.static(0, f"exec {sys.executable} waits.py"), self.static(1, later))
         self.assertEqual((code, code_b), (75, 75), err + err_b)
@@ -93,12 +94,17 @@ class RoundsTest(AgentsTest):
         self.assertEqual((code_a, code_b), (7, 7), err_a + err_b)
         # Each tells it once while it happens; the report comes last, where the rank was.
         self.assertRegex(err_a, r"lockrun: rank 1 on \S+ ended with exit code 7; ending the ranks here\nlockrun: the job has failed\n\Z")
-        self.assertRegex(err_b, r"lockrun: rank 1 ended with exit code 7; ending the other ranks\nlockrun: the job has failed\n"
-                                r"lockrun: rank 1 failed: it ended with exit code 7 .*\n  it wrote nothing to standard error\n\Z")
+        self.assertRegex(
+            err_b,
+            r"lockrun: rank 1 ended with exit code 7; ending the other ranks\nlockrun: the job has failed\n"
+            r"lockrun: rank 1 failed: it ended with exit code 7 .*\n  it wrote nothing to standard error\n\Z",
+        )
 
     def test_a_failure_restarts_all(self):
-        script = ("echo attempt $TORCHELASTIC_RESTART_COUNT; touch said$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit;"
-                  "[ $RANK = 0 ] && exec sleep 60; while [ ! -e said0 ]; do sleep 0.02; done; exit 5")
+        script = (
+            "echo attempt $TORCHELASTIC_RESTART_COUNT; touch said$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit;"
+            "[ $RANK = 0 ] && exec sleep 60; while [ ! -e said0 ]; do sleep 0.02; done; exit 5"
+        )
         results = self.finish(*[self.static(rank, script, "--max-restarts", 1) for rank in range(2)])
         for code, out, err in results:
             self.assertEqual((code, out), (0, "attempt 0\nattempt 1\n"), err)

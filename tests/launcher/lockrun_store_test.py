@@ -29,8 +29,8 @@ class StoreTest(LockrunTest):
 
     def test_pythons_record_tells_the_error(self):
         (self.directory / "script.py").write_text(
-            "from torch.distributed.elastic.multiprocessing.errors import record\n"
-            "@record\ndef main():\n    raise KeyError('lost')\nmain()\n")
+            "from torch.distributed.elastic.multiprocessing.errors import record\n@record\ndef main():\n    raise KeyError('lost')\nmain()\n"
+        )
         code, _, err = self.run_lockrun("script.py")
         self.assertEqual(code, 1, err)
         self.assertIn("its error:\n    KeyError: 'lost'\n", err)
@@ -58,7 +58,8 @@ class StoreTest(LockrunTest):
             "    with socket.create_connection(('127.0.0.1', int(os.environ['MASTER_PORT']))) as stranger:\n"
             "        magic = b'\\0' + struct.pack('<I', 0x3C85F7CE) if i % 2 else b''\n"
             "        stranger.sendall(magic + bytes(rnd.randrange(20 if i % 2 else 256) for _ in range(300)))\n"
-            "os.execv(sys.executable, [sys.executable, sys.argv[1]])\n")
+            "os.execv(sys.executable, [sys.executable, sys.argv[1]])\n"
+        )
         code, out, err = self.run_lockrun("--nproc-per-node", 1, "--prefix", "off", "strangers.py", SCRIPT)
         self.assertEqual((code, out), (0, "rank 0 of 1 sum 1.0 attempt 0\n"), err)
         self.assertNotIn("frame #", err)
@@ -76,7 +77,8 @@ class StoreTest(LockrunTest):
             "while not store(): time.sleep(0.02)\n"
             "time.sleep(0.1)\n"
             "os.kill(store(), 15)\n"
-            "os.execv(sys.executable, [sys.executable, sys.argv[1]])\n")
+            "os.execv(sys.executable, [sys.executable, sys.argv[1]])\n"
+        )
         code, out, err = self.run_lockrun("--nproc-per-node", 1, "--prefix", "off", "signaled.py", SCRIPT)
         self.assertEqual((code, out), (0, "rank 0 of 1 sum 1.0 attempt 0\n"), err)
 
@@ -86,8 +88,10 @@ class StoreTest(LockrunTest):
             taken.listen()
             port = taken.getsockname()[1]
             code, _, err = self.shell(1, "true", "--master-port", port)
-        self.assertEqual((code, err), (1, f"lockrun: error: cannot listen on 127.0.0.1:{port}: Address already in use; "
-                                          "choose another --master-port, or none for a free one\n"))
+        self.assertEqual(
+            (code, err),
+            (1, f"lockrun: error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another --master-port, or none for a free one\n"),
+        )
 
 
 if __name__ == "__main__":

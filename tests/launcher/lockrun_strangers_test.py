@@ -17,7 +17,7 @@ class StrangersTest(AgentsTest):
         other = self.directory / "other"
         other.write_text("x" * 32)
         other.chmod(0o600)
-        (code, _, err), = self.finish(self.static(1, "true", conf=f"token_file={other}"))
+        ((code, _, err),) = self.finish(self.static(1, "true", conf=f"token_file={other}"))
         self.assertEqual(code, 1)
         self.assertIn("its secret is another one; use the same token_file on all machines", err)
         (code, _, err), (code_b, _, _) = self.finish(first, self.static(1, "true"))
@@ -43,7 +43,7 @@ class StrangersTest(AgentsTest):
         while sent < 100_000:
             with socket.create_connection(("127.0.0.1", self.port)) as stranger:
                 start = b"" if randomness.random() < 0.3 else b"LOCKRUN1" + randomness.randbytes(16)
-                messages = [randomness.randbytes(4)[randomness.randrange(4):] + randomness.randbytes(randomness.randrange(60)) for _ in range(500)]
+                messages = [randomness.randbytes(4)[randomness.randrange(4) :] + randomness.randbytes(randomness.randrange(60)) for _ in range(500)]
                 try:
                     stranger.sendall(start)
                     for message in messages:

@@ -34,8 +34,23 @@ while not pathlib.Path("release").exists():
 class SuccessionTest(OnHosts):
     def elastic(self, host, nnodes, *flags):
         conf = self.token + ",keep_alive_interval=0.5,keep_alive_max_attempt=6"
-        return self.on(host, "--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29400", "--rdzv-conf", conf,
-                       "--prefix", "off", *(flags or ["--max-restarts", 1]), "sh", "-c", LOOP)
+        return self.on(
+            host,
+            "--nnodes",
+            nnodes,
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "10.77.0.1:29400",
+            "--rdzv-conf",
+            conf,
+            "--prefix",
+            "off",
+            *(flags or ["--max-restarts", 1]),
+            "sh",
+            "-c",
+            LOOP,
+        )
 
     def wait_for_ranks(self, count):
         for rank in range(count):
@@ -118,8 +133,21 @@ class SuccessionTest(OnHosts):
             file.unlink()
         (self.directory / "world.py").write_text(WORLD)
         conf = self.token + ",keep_alive_interval=0.5,keep_alive_max_attempt=6,last_call_timeout=3"
-        flags = ["--nnodes", "1:3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29400", "--rdzv-conf", conf,
-                 "--max-restarts", 9, "--restart-delay", 0, "world.py"]
+        flags = [
+            "--nnodes",
+            "1:3",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "10.77.0.1:29400",
+            "--rdzv-conf",
+            conf,
+            "--max-restarts",
+            9,
+            "--restart-delay",
+            0,
+            "world.py",
+        ]
         machines = {host: self.on(host, *flags) for host in "abc"}
         if phase != "meeting":
             self.wait_for_ranks(3)

@@ -68,8 +68,7 @@ class LockrunTest(unittest.TestCase):
     def start(self, *arguments, **options):
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
-        process = subprocess.Popen([LOCKRUN, *map(str, arguments)], env=self.environment, text=True,
-                                   cwd=self.directory, **options)
+        process = subprocess.Popen([LOCKRUN, *map(str, arguments)], env=self.environment, text=True, cwd=self.directory, **options)
         self.addCleanup(lambda: (process.stdout and process.stdout.close(), process.stderr and process.stderr.close()))
         return process
 

@@ -67,16 +67,17 @@ class TerminalTest(LockrunTest):
         self.assertEqual(self.end(), 128 + signal.SIGINT)
 
     def test_rank_0_asks_and_reads_the_answer(self):
-        self.start_on_terminal("--nproc-per-node", 2, "sh", "-c",
-                               "[ $RANK = 1 ] && exit 0; printf 'your name? '; read name; echo hello $name")
+        self.start_on_terminal("--nproc-per-node", 2, "sh", "-c", "[ $RANK = 1 ] && exit 0; printf 'your name? '; read name; echo hello $name")
         self.read_until(b"your name? ")
         self.type(b"Ada\n")
         self.read_until(b"hello Ada")
         self.assertEqual(self.end(), 0)
 
     def test_progress_bar_is_live_and_unprefixed(self):
-        script = ("[ $RANK = 1 ] && { while [ ! -e bar ]; do sleep 0.02; done; echo from one; exit 0; };"
-                  "printf '\\r 10%%' >&2; touch bar; while [ ! -e seen ]; do sleep 0.02; done; printf '\\r100%%\\n' >&2")
+        script = (
+            "[ $RANK = 1 ] && { while [ ! -e bar ]; do sleep 0.02; done; echo from one; exit 0; };"
+            "printf '\\r 10%%' >&2; touch bar; while [ ! -e seen ]; do sleep 0.02; done; printf '\\r100%%\\n' >&2"
+        )
         self.start_on_terminal("--nproc-per-node", 2, "sh", "-c", script)
         self.read_until(b"from one\r\n 10%")
         (self.directory / "seen").touch()
@@ -85,9 +86,14 @@ class TerminalTest(LockrunTest):
         self.assertRegex(self.screen, rb"from one\r\n 10%\r100%\r\n")
 
     def test_ranks_know_the_terminal(self):
-        self.start_on_terminal("--nproc-per-node", 2, sys.executable, "-c",
-                               "import os, sys; print('columns', os.environ['LOCKSTEP_TERMINAL_COLUMNS'], sys.stderr.isatty());"
-                               "fd = os.open(os.environ['LOCKSTEP_TERMINAL'], os.O_RDONLY | os.O_NOCTTY); print('the same', os.get_terminal_size(fd).columns)")
+        self.start_on_terminal(
+            "--nproc-per-node",
+            2,
+            sys.executable,
+            "-c",
+            "import os, sys; print('columns', os.environ['LOCKSTEP_TERMINAL_COLUMNS'], sys.stderr.isatty());"
+            "fd = os.open(os.environ['LOCKSTEP_TERMINAL'], os.O_RDONLY | os.O_NOCTTY); print('the same', os.get_terminal_size(fd).columns)",
+        )
         self.assertEqual(self.end(), 0)
         self.assertEqual(self.screen.count(b"columns 100 False"), 2)
         self.assertEqual(self.screen.count(b"the same 100"), 2)

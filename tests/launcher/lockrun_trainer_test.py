@@ -23,15 +23,36 @@ class PlannedTrainerTest(AgentsTest):
         self.output = self.directory / "out"
 
     def flags(self, output, steps):
-        return {"--model-name-or-path": self.directory / "model", "--train-file": self.directory / "train.csv", "--output-dir": output,
-                "--max-steps": steps, "--per-device-train-batch-size": 4, "--learning-rate": 1e-4, "--lr-scheduler-type": "constant",
-                "--logging-steps": 1, "--save-steps": 1000000, "--deterministic-world": 2, "--disable-tqdm": True,
-                "--resume-from-checkpoint": "auto"}
+        return {
+            "--model-name-or-path": self.directory / "model",
+            "--train-file": self.directory / "train.csv",
+            "--output-dir": output,
+            "--max-steps": steps,
+            "--per-device-train-batch-size": 4,
+            "--learning-rate": 1e-4,
+            "--lr-scheduler-type": "constant",
+            "--logging-steps": 1,
+            "--save-steps": 1000000,
+            "--deterministic-world": 2,
+            "--disable-tqdm": True,
+            "--resume-from-checkpoint": "auto",
+        }
 
     def machine(self, name):
         with open(self.directory / name, "w") as output:
-            return self.start("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-conf",
-                              self.token + ",last_call_timeout=0.5", *tiny.command(self.flags(self.output, 1000000)), stdout=output, stderr=output)
+            return self.start(
+                "--nnodes",
+                "1:2",
+                "--rdzv-backend",
+                "c10d",
+                "--rdzv-endpoint",
+                f"127.0.0.1:{self.port}",
+                "--rdzv-conf",
+                self.token + ",last_call_timeout=0.5",
+                *tiny.command(self.flags(self.output, 1000000)),
+                stdout=output,
+                stderr=output,
+            )
 
     def said(self, name):
         return (self.directory / name).read_text()
@@ -42,15 +63,20 @@ class PlannedTrainerTest(AgentsTest):
         if not (output / "log.jsonl").exists():
             return []
         text = (output / "log.jsonl").read_text()
-        (output / "whole.jsonl").write_text(text[:text.rfind("\n") + 1])  # its last line may not be whole yet
-        return [{name: entry[name] for name in ("step", "epoch", "loss", "grad_norm", "learning_rate") if name in entry}
-                for entry in tiny.json_lines(output / "whole.jsonl") if "loss" in entry]
+        (output / "whole.jsonl").write_text(text[: text.rfind("\n") + 1])  # its last line may not be whole yet
+        return [
+            {name: entry[name] for name in ("step", "epoch", "loss", "grad_norm", "learning_rate") if name in entry}
+            for entry in tiny.json_lines(output / "whole.jsonl")
+            if "loss" in entry
+        ]
 
     def wait_for_world(self, number):
         """Until it has made some steps."""
+
         def has_made_steps():
             begins = [0, *map(int, re.findall(r"resuming from \S+, step (\d+)/", self.said("first")))]
             return len(begins) > number and (steps := self.losses(self.output)) and steps[-1]["step"] >= begins[number] + 3
+
         self.assertTrue(wait_until(has_made_steps), self.said("first"))
 
     def leave(self, process, name):
@@ -76,7 +102,9 @@ class PlannedTrainerTest(AgentsTest):
         done = tiny.run(self.flags(undisturbed, last), env=self.environment)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(made, self.losses(undisturbed))
-        weights = [hashlib.sha256((folder / f"checkpoint-{last}/model.safetensors").read_bytes()).hexdigest() for folder in (self.output, undisturbed)]
+        weights = [
+            hashlib.sha256((folder / f"checkpoint-{last}/model.safetensors").read_bytes()).hexdigest() for folder in (self.output, undisturbed)
+        ]
         self.assertEqual(*weights)
         self.assertNotRegex(said + self.said("second"), "failed|was lost|error")
 

@@ -21,8 +21,7 @@ class HostsTest(OnHosts):
     def test_static_all_reduce_in_cpp_shares_memory_inside_each_machine_only(self):
         del self.environment["LOCKSTEP_BACKEND"]  # Nobody chooses.
         self.environment["LOCKSTEP_LOG_LEVEL"] = "info"
-        flags = ["--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", self.token,
-                 "--prefix", "off"]
+        flags = ["--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", self.token, "--prefix", "off"]
         a = self.on("a", *flags, "--node-rank", 0, ALL_REDUCE_RANK)
         b = self.on("b", *flags, "--node-rank", 1, ALL_REDUCE_RANK)
         lines = [a.stdout.readline() for _ in range(2)] + [b.stdout.readline() for _ in range(2)]
@@ -42,8 +41,21 @@ class HostsTest(OnHosts):
             self.assertNotIn("MASTER_PORT had a connection", err)  # these machines have no names
 
     def test_elastic_all_reduce_of_torchruns_script(self):
-        flags = ["--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29777", "--rdzv-id", "job",
-                 "--rdzv-conf", self.token, "--prefix", "off", SCRIPT]
+        flags = [
+            "--nnodes",
+            "1:2",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "10.77.0.1:29777",
+            "--rdzv-id",
+            "job",
+            "--rdzv-conf",
+            self.token,
+            "--prefix",
+            "off",
+            SCRIPT,
+        ]
         results = self.finish(self.on("a", *flags), self.on("b", *flags))
         self.assertEqual([code for code, _, _ in results], [0, 0], results)
         self.assertEqual(sorted(out for _, out, _ in results), [f"rank {rank} of 2 sum 3.0 attempt 0\n" for rank in range(2)])
@@ -79,8 +91,7 @@ class HostsTest(OnHosts):
         (self.directory / "release").touch()
         (code_a, out_a, err_a), (code_b, out_b, err_b) = self.finish(a, b)
         self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
-        self.assertEqual([out_a, out_b], [f"[rank {rank}]: started {rank} of 2 in 0\n[rank {rank}]: started {rank} of 2 in 1\n"
-                                          for rank in (0, 1)])
+        self.assertEqual([out_a, out_b], [f"[rank {rank}]: started {rank} of 2 in 0\n[rank {rank}]: started {rank} of 2 in 1\n" for rank in (0, 1)])
 
     def test_a_machine_that_was_dropped_is_told_why(self):
         conf = self.token + ",keep_alive_interval=0.5,keep_alive_max_attempt=6"

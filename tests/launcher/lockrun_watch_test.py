@@ -24,8 +24,9 @@ pathlib.Path("refused").touch()
 
 class HangTest(LockrunTest):
     def test_a_log_directory_that_is_gone_costs_no_job(self):
-        process = self.start("--nproc-per-node", 2, "--hang-timeout", "1", "--log-dir", "logs", "sh", "-c",
-                             f"[ $RANK = 1 ] && rm -r logs/*; exec {LATE_RANK} 600")
+        process = self.start(
+            "--nproc-per-node", 2, "--hang-timeout", "1", "--log-dir", "logs", "sh", "-c", f"[ $RANK = 1 ] && rm -r logs/*; exec {LATE_RANK} 600"
+        )
         err = ""
         while "\nrank 1 (pid" not in err:
             self.assertTrue(line := process.stderr.readline(), err)
@@ -45,14 +46,18 @@ class HangTest(LockrunTest):
         (self.directory / "go").touch()
         err += process.communicate(timeout=TIMEOUT)[1]
         self.assertEqual(process.returncode, 0, err)
-        self.assertRegex(err, r"lockrun: warning: no collective was started for \d+ s: rank 0 waits in the 3rd operation "
-                              r"\(barrier of 0 bytes\) for rank 1, which has started 2 \(the last: barrier of 0 bytes\)\n")
+        self.assertRegex(
+            err,
+            r"lockrun: warning: no collective was started for \d+ s: rank 0 waits in the 3rd operation "
+            r"\(barrier of 0 bytes\) for rank 1, which has started 2 \(the last: barrier of 0 bytes\)\n",
+        )
         self.assertIn("lockrun: where the ranks are:\nrank 0 (pid", err)
         self.assertRegex(err, r"  thread \d+ \(late_rank\): state S, in the kernel at \S+")
 
     def test_a_rank_that_has_not_called_init_is_named(self):
-        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "1", "--hang-action", "end",
-                                        "sh", "-c", f"[ $RANK = 1 ] && exec sleep 600; exec {LATE_RANK} 0")
+        code, _, err = self.run_lockrun(
+            "--nproc-per-node", 2, "--hang-timeout", "1", "--hang-action", "end", "sh", "-c", f"[ $RANK = 1 ] && exec sleep 600; exec {LATE_RANK} 0"
+        )
         self.assertEqual(code, 1, err)
         self.assertRegex(err, r"lockrun: warning: rank 0 waits in init\(\) for rank 1, which has not called it for \d+ s; ending")
         self.assertRegex(err, r"rank 1 \(pid \d+\)\n  thread \d+ \(sleep\): state S")
@@ -69,8 +74,11 @@ class HangTest(LockrunTest):
         self.environment.update(environment)
         process = self.start("--nproc-per-node", 2, "--hang-timeout", "3", ALL_REDUCE_RANK)
         warning = next(line for line in process.stderr if "no collective" in line)
-        self.assertRegex(warning, r"no collective was started for \d+ s: rank 0 waits in the 1st operation "
-                                  r"\(all_reduce of 4000 bytes\) for rank 1, which has started none\n")
+        self.assertRegex(
+            warning,
+            r"no collective was started for \d+ s: rank 0 waits in the 1st operation "
+            r"\(all_reduce of 4000 bytes\) for rank 1, which has started none\n",
+        )
         (self.directory / "late").unlink()
         out, err = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 0, err)
@@ -97,8 +105,7 @@ class HangTest(LockrunTest):
         self.assertNotIn("was stopped", err)
 
     def test_the_job_ends_only_if_asked(self):
-        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "1", "--hang-action", "end",
-                                        "--log-dir", "logs", LATE_RANK, "600")
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "1", "--hang-action", "end", "--log-dir", "logs", LATE_RANK, "600")
         self.assertEqual(code, 1, err)
         self.assertIn("ending the job (--hang-action end)", err)
         (stacks,) = (self.directory / "logs").glob("*/attempt_0/stacks.txt")
@@ -121,8 +128,11 @@ class ReportTest(LockrunTest):
     def test_the_error_file_is_named_where_it_is_kept(self):
         code, _, err = self.run_lockrun("--nproc-per-node", 2, "--log-dir", "logs", RECORDED, "throw")
         self.assertEqual(code, 2)
-        named = [path for path in (self.directory / "logs").glob("*/attempt_0/*/error.json")
-                 if f"its error ({path}):\n    ValueError: the flag is wrong" in err]
+        named = [
+            path
+            for path in (self.directory / "logs").glob("*/attempt_0/*/error.json")
+            if f"its error ({path}):\n    ValueError: the flag is wrong" in err
+        ]
         self.assertEqual(len(named), 1, err)
 
     def test_what_the_only_rank_has_said_is_not_said_again(self):
@@ -132,8 +142,11 @@ class ReportTest(LockrunTest):
     def test_reasons_of_restarts_are_listed(self):
         code, _, err = self.shell(2, "[ $RANK = 1 ] && exit $((5 + TORCHELASTIC_RESTART_COUNT)); sleep 60", "--max-restarts", "2")
         self.assertEqual(code, 7)
-        self.assertRegex(err, r"lockrun: 2 restarts:\n  after \d+\.\d s: rank 1 ended with exit code 5\n"
-                              r"  after \d+\.\d s: rank 1 ended with exit code 6\n\Z")
+        self.assertRegex(
+            err,
+            r"lockrun: 2 restarts:\n  after \d+\.\d s: rank 1 ended with exit code 5\n"
+            r"  after \d+\.\d s: rank 1 ended with exit code 6\n\Z",
+        )
 
     def test_a_stopped_worker_is_reported_while_it_is_stopped(self):
         process = self.start("--nproc-per-node", 1, "sh", "-c", "echo $$ > pid.tmp; mv pid.tmp pid; sleep 60 & wait")

@@ -30,13 +30,35 @@ class LostMachineTest(unittest.TestCase):
     def start(self, count, **variables):
         self.ranks = []
         for rank, (host, local) in enumerate(RANKS):
-            place = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": "ab".index(host),
-                     "GROUP_WORLD_SIZE": 2, "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": 29500}
+            place = {
+                "RANK": rank,
+                "WORLD_SIZE": 4,
+                "LOCAL_RANK": local,
+                "LOCAL_WORLD_SIZE": 2,
+                "GROUP_RANK": "ab".index(host),
+                "GROUP_WORLD_SIZE": 2,
+                "MASTER_ADDR": "10.77.0.1",
+                "MASTER_PORT": 29500,
+            }
             name, value = self.marker.split("=")
-            environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", "OMP_NUM_THREADS": "1", "TEST_COUNT": str(count), name: value,
-                           "LOCKSTEP_UPLINK": self.UPLINK, **variables, **{name: str(value) for name, value in place.items()}}
-            process = subprocess.Popen(self.two.hosts[host].command(CASES, "--gtest_filter=Ending.UntilOneIsLost"), env=environment,
-                                       text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            environment = {
+                **os.environ,
+                "LOCKSTEP_BACKEND": "lockstep",
+                "OMP_NUM_THREADS": "1",
+                "TEST_COUNT": str(count),
+                name: value,
+                "LOCKSTEP_UPLINK": self.UPLINK,
+                **variables,
+                **{name: str(value) for name, value in place.items()},
+            }
+            process = subprocess.Popen(
+                self.two.hosts[host].command(CASES, "--gtest_filter=Ending.UntilOneIsLost"),
+                env=environment,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
             self.addCleanup(process.stdout.close)
             self.addCleanup(process.wait)
             self.addCleanup(process.kill)

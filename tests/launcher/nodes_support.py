@@ -53,8 +53,13 @@ class OnHosts(NodesTest):
     """`self.two`: the hosts."""
 
     def on(self, host, *arguments):
-        process = subprocess.Popen(self.two.hosts[host].command("env", "-C", self.directory, LOCKRUN, *arguments), env=self.environment, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            self.two.hosts[host].command("env", "-C", self.directory, LOCKRUN, *arguments),
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         self.addCleanup(lambda: (process.stdout.close(), process.stderr.close()))
         return process
 
@@ -72,13 +77,15 @@ class AgentsTest(NodesTest):
         self.port = free_port()
 
     def static(self, node_rank, script, *flags, nnodes=2, conf=None):
-        return self.start("--nnodes", nnodes, "--node-rank", node_rank, "--master-port", self.port, "--rdzv-conf",
-                          conf or self.token, *flags, "sh", "-c", script)
+        return self.start(
+            "--nnodes", nnodes, "--node-rank", node_rank, "--master-port", self.port, "--rdzv-conf", conf or self.token, *flags, "sh", "-c", script
+        )
 
     def elastic(self, nnodes, script, *flags):
         conf = f"{self.token},last_call_timeout=0.5,{PATIENT}"
-        return self.start("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
-                          "--rdzv-conf", conf, *flags, "sh", "-c", script)
+        return self.start(
+            "--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-conf", conf, *flags, "sh", "-c", script
+        )
 
     def listens(self):
         try:

@@ -71,15 +71,18 @@ class Slurm:
         for host in two.hosts.values():
             host.run("mount", "--bind", directory / "hosts", "/etc/hosts")
         self.environment = {"SLURM_CONF": str(directory / "slurm.conf")}
-        version = subprocess.run([programs["sinfo"], "-V"], check=True, capture_output=True, text=True,
-                                 env=dict(os.environ, **self.environment)).stdout.split()[1]
+        version = subprocess.run(
+            [programs["sinfo"], "-V"], check=True, capture_output=True, text=True, env=dict(os.environ, **self.environment)
+        ).stdout.split()[1]
         if int(version.split(".")[0]) >= 24:  # which can do without control groups; older ones end over this file
             (directory / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         self.of_daemons = dict(os.environ, **self.environment)
         if pathlib.Path("/proc/self/setgroups").read_text().strip() == "deny":
             self.of_daemons["LD_PRELOAD"] = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "keep_groups.so")
-        files = [f"--{name}={directory}/munge.{suffix}" for name, suffix in
-                 (("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))]
+        files = [
+            f"--{name}={directory}/munge.{suffix}"
+            for name, suffix in (("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))
+        ]
         self.daemons = []
         self.start("a", programs["munged"], "--foreground", "--force", *files)
         self.wait_for(lambda: (directory / "munge.socket").exists(), "munged")
@@ -87,14 +90,17 @@ class Slurm:
         for host in "ab":
             self.start(host, programs["slurmd"], "-D", "-N", host)
         idle = two.hosts["a"].command(programs["sinfo"], "--noheader", "--states=idle", "--format=%D")
-        self.wait_for(lambda: subprocess.run(idle, capture_output=True, text=True, timeout=60,
-                                             env=dict(os.environ, **self.environment)).stdout.strip() == "2", "slurmd")
+        self.wait_for(
+            lambda: subprocess.run(idle, capture_output=True, text=True, timeout=60, env=dict(os.environ, **self.environment)).stdout.strip() == "2",
+            "slurmd",
+        )
 
     def start(self, host, *command):
         log = open(self.directory / f"{pathlib.Path(command[0]).name}.{host}.out", "w")
         with log:
-            self.daemons.append(subprocess.Popen(self.two.hosts[host].command(*command), stdout=log, stderr=log,
-                                                 stdin=subprocess.DEVNULL, env=self.of_daemons))
+            self.daemons.append(
+                subprocess.Popen(self.two.hosts[host].command(*command), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.of_daemons)
+            )
 
     def wait_for(self, ready, what):
         deadline = time.monotonic() + LONGEST_START
@@ -109,8 +115,14 @@ class Slurm:
         parts = []
         for command in (("squeue", "--long"), ("scontrol", "show", "job"), ("sinfo", "--Node", "--long")):
             try:
-                said = subprocess.run(self.two.hosts["a"].command(*command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                      timeout=30, env=dict(os.environ, **self.environment)).stdout
+                said = subprocess.run(
+                    self.two.hosts["a"].command(*command),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    timeout=30,
+                    env=dict(os.environ, **self.environment),
+                ).stdout
             except subprocess.TimeoutExpired:
                 said = "no answer within 30 s\n"
             parts.append(f"--- {' '.join(command)}\n{said}")

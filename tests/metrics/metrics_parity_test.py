@@ -19,8 +19,9 @@ class MetricsParity(unittest.TestCase):
     def test_all(self):
         cases = questions()
         asked = [(number, metric, argument) for number, (_, _, asks) in enumerate(cases) for metric, argument in asks]
-        expected = RECORD.value("answers", recorded.hash_of(cases), lambda: [
-            answer(*cases[number][:2], metric, argument) for number, metric, argument in asked])
+        expected = RECORD.value(
+            "answers", recorded.hash_of(cases), lambda: [answer(*cases[number][:2], metric, argument) for number, metric, argument in asked]
+        )
         self.assertEqual(len(expected), len(asked))
         tensors = {}
         for number, (outputs, labels, _) in enumerate(cases):
@@ -29,8 +30,7 @@ class MetricsParity(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "inputs")
             save_file(tensors, path)
-            done = subprocess.run([RUNNER, path], input="".join(f"{n} {m} {a}\n" for n, m, a in asked), check=True,
-                                  capture_output=True, text=True)
+            done = subprocess.run([RUNNER, path], input="".join(f"{n} {m} {a}\n" for n, m, a in asked), check=True, capture_output=True, text=True)
         ours = [float(line) for line in done.stdout.splitlines()]
         self.assertEqual(len(ours), len(asked))
         self.assertIn("nan", expected)

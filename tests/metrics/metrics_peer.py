@@ -28,8 +28,10 @@ def tied_numbers(random_numbers):
     """Some of few values, so that many are equal; some that do not vary."""
     samples = random_numbers.randrange(2, 60)
     values = random_numbers.choice([1, 2, 3, 10])
-    return ([random_numbers.randrange(values) / 4 for _ in range(samples)],
-            [float(random_numbers.randrange(random_numbers.choice([1, values, 20]))) for _ in range(samples)])
+    return (
+        [random_numbers.randrange(values) / 4 for _ in range(samples)],
+        [float(random_numbers.randrange(random_numbers.choice([1, values, 20]))) for _ in range(samples)],
+    )
 
 
 AVERAGES = ("macro", "weighted", "micro")
@@ -45,9 +47,19 @@ def questions():
         classes = 2 if case < 60 else random_numbers.randrange(3, 9)
         outputs, labels = scores_and_labels(random_numbers, classes)
         averages = ("binary",) if case < 60 else ()
-        cases.append((outputs, labels, [("accuracy", ""), ("top_k", str(min(3, classes - 1))), ("perplexity", "")] +
-                      [(metric, f"{average},{zero}") for metric in ("precision", "recall", "f1") for zero in ZERO_DIVISIONS[case % 3:case % 3 + 1]
-                       for average in (*averages, *AVERAGES, *range(classes))]))
+        cases.append(
+            (
+                outputs,
+                labels,
+                [("accuracy", ""), ("top_k", str(min(3, classes - 1))), ("perplexity", "")]
+                + [
+                    (metric, f"{average},{zero}")
+                    for metric in ("precision", "recall", "f1")
+                    for zero in ZERO_DIVISIONS[case % 3 : case % 3 + 1]
+                    for average in (*averages, *AVERAGES, *range(classes))
+                ],
+            )
+        )
     for _ in range(200):
         cases.append((*numbers(random_numbers), [(metric, "") for metric in ("mae", "mse", "rmse", "pearson", "spearman", "r2")]))
     for _ in range(100):
@@ -66,8 +78,7 @@ def exact_answer(outputs, labels, metric, argument):
     import torchmetrics.text
     from sklearn import metrics
 
-    errors = {"mae": metrics.mean_absolute_error, "mse": metrics.mean_squared_error, "rmse": metrics.root_mean_squared_error,
-              "r2": metrics.r2_score}
+    errors = {"mae": metrics.mean_absolute_error, "mse": metrics.mean_squared_error, "rmse": metrics.root_mean_squared_error, "r2": metrics.r2_score}
     if metric in errors:
         return float(errors[metric](labels, outputs))
     if metric in ("pearson", "spearman"):

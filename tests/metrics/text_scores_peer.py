@@ -21,7 +21,7 @@ def changed(draw, reference):
     words = reference.split(" ")
     for _ in range(draw.choice([0, 1, 2, 3, 4, 9])):
         at = draw.randrange(len(words) + 1)
-        words[at:at + draw.randrange(3)] = draw.choice([[], [draw.choice(WORDS)], [draw.choice(WORDS)] * 2, words[at:at + 2][::-1]])
+        words[at : at + draw.randrange(3)] = draw.choice([[], [draw.choice(WORDS)], [draw.choice(WORDS)] * 2, words[at : at + 2][::-1]])
     return " ".join(words)
 
 
@@ -79,18 +79,29 @@ def answer(score, hypotheses, references):
 
     if score == "entities":
         from seqeval import metrics
-        return [f"{value:.13g}" for value in (
-            metrics.precision_score(references, hypotheses), metrics.recall_score(references, hypotheses),
-            metrics.f1_score(references, hypotheses))] + [
+
+        return [
+            f"{value:.13g}"
+            for value in (
+                metrics.precision_score(references, hypotheses),
+                metrics.recall_score(references, hypotheses),
+                metrics.f1_score(references, hypotheses),
+            )
+        ] + [
             [kind, *(f"{values[name]:.13g}" for name in ("precision", "recall", "f1-score", "support"))]
-            for kind, values in metrics.classification_report(references, hypotheses, output_dict=True).items() if " avg" not in kind]
+            for kind, values in metrics.classification_report(references, hypotheses, output_dict=True).items()
+            if " avg" not in kind
+        ]
     if score == "squad":
-        found = torchmetrics.squad([{"prediction_text": hypotheses[0], "id": "0"}], [{"answers": {"answer_start": [0] * len(references), "text": references}, "id": "0"}])
+        found = torchmetrics.squad(
+            [{"prediction_text": hypotheses[0], "id": "0"}], [{"answers": {"answer_start": [0] * len(references), "text": references}, "id": "0"}]
+        )
         return [round(float(found[name]), 4) for name in ("exact_match", "f1")]
     if score == "lower":
         return [text.lower() for text in hypotheses]
     if score == "intl":
         from sacrebleu.tokenizers.tokenizer_intl import TokenizerV14International
+
         return [TokenizerV14International()(hypothesis.rstrip()) for hypothesis in hypotheses]
     if score == "13a":
         return [Tokenizer13a()(hypothesis.rstrip()) for hypothesis in hypotheses]

@@ -1,4 +1,5 @@
 """BERT for the classification of tokens and for question answering, against transformers' for the same weights."""
+
 import os
 import subprocess
 import tempfile
@@ -6,19 +7,37 @@ import unittest
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForQuestionAnswering, AutoModelForTokenClassification, BertConfig, BertForQuestionAnswering,
-                          BertForSequenceClassification, BertForTokenClassification, BertModel)
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForTokenClassification,
+    BertConfig,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+)
 
 RUNNER = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "bert_runner")
-HEADS = {"tokens": (BertForTokenClassification, AutoModelForTokenClassification, "classifier"),
-         "answers": (BertForQuestionAnswering, AutoModelForQuestionAnswering, "qa_outputs")}
+HEADS = {
+    "tokens": (BertForTokenClassification, AutoModelForTokenClassification, "classifier"),
+    "answers": (BertForQuestionAnswering, AutoModelForQuestionAnswering, "qa_outputs"),
+}
 
 torch.set_num_threads(1)
 
 
 def small_config(**changes):
-    fields = dict(vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=80,
-                  max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.2)
+    fields = dict(
+        vocab_size=97,
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=80,
+        max_position_embeddings=40,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.2,
+    )
     fields.update(changes)
     return BertConfig(**fields)
 
@@ -31,7 +50,7 @@ def random_inputs(config, padding, batch=5, length=17):
         if padding == "right":
             mask[row, count:] = 0
         elif padding == "left":
-            mask[row, :length - count] = 0
+            mask[row, : length - count] = 0
         elif padding == "holes" and row % 2:
             mask[row, 1::3] = 0
     ids[mask == 0] = config.pad_token_id
@@ -73,9 +92,12 @@ class BertHeads(unittest.TestCase):
                     model = self.saved(model_class, config).train()
                     inputs = random_inputs(config, padding)
                     mask = inputs["attention_mask"]
-                    labels = torch.randint(0, 5, mask.shape).masked_fill((mask == 0) | (torch.rand(mask.shape) < .3), -100)
-                    targets = {"labels": labels} if mode == "tokens" else {
-                        "start_positions": torch.randint(0, 17, (5,)), "end_positions": torch.randint(0, 17, (5,))}
+                    labels = torch.randint(0, 5, mask.shape).masked_fill((mask == 0) | (torch.rand(mask.shape) < 0.3), -100)
+                    targets = (
+                        {"labels": labels}
+                        if mode == "tokens"
+                        else {"start_positions": torch.randint(0, 17, (5,)), "end_positions": torch.randint(0, 17, (5,))}
+                    )
                     found = model(**inputs, **targets)
                     found.loss.backward()
                     save_file({**inputs, **targets}, self.path("inputs"))

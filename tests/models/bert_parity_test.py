@@ -1,4 +1,5 @@
 """Our BERT against transformers': logits, gradients, training and files, for the same weights."""
+
 import os
 import subprocess
 import tempfile
@@ -6,8 +7,7 @@ import unittest
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForSequenceClassification, BertConfig, BertForPreTraining,
-                          BertForSequenceClassification, BertModel, get_scheduler)
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel, get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
 RUNNER = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "bert_runner")
@@ -24,9 +24,18 @@ def run(*arguments, check=True):
 
 
 def small_config(**changes):
-    fields = dict(vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=80,
-                  max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3,
-                  initializer_range=0.2)
+    fields = dict(
+        vocab_size=97,
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=80,
+        max_position_embeddings=40,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=3,
+        initializer_range=0.2,
+    )
     fields.update(changes)
     return BertConfig(**fields)
 
@@ -40,14 +49,13 @@ def random_batch(config, batch=5, length=17, padding="right", types=True, seed=0
         if padding == "right":
             mask[row, count:] = 0
         elif padding == "left":
-            mask[row, :length - count] = 0
+            mask[row, : length - count] = 0
         elif padding == "holes" and row % 2:
             mask[row, 1::3] = 0
     if padding != "holes" and config.pad_token_id is not None:
         ids[mask == 0] = config.pad_token_id
     token_types = torch.randint(0, 2, (batch, length)) if types else torch.zeros_like(ids)
-    return {"input_ids": ids, "token_type_ids": token_types, "attention_mask": mask,
-            "labels": torch.randint(0, config.num_labels, (batch,))}
+    return {"input_ids": ids, "token_type_ids": token_types, "attention_mask": mask, "labels": torch.randint(0, config.num_labels, (batch,))}
 
 
 class BertParity(unittest.TestCase):
@@ -120,8 +128,7 @@ class BertParity(unittest.TestCase):
                 self.assertEqual(len(ours) - 1, len(list(model.parameters())))
 
     def train_theirs(self, model, inputs):
-        decayed = get_parameter_names(model, [torch.nn.LayerNorm],
-                                      ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"])
+        decayed = get_parameter_names(model, [torch.nn.LayerNorm], ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"])
         groups = [
             {"params": [p for n, p in model.named_parameters() if n in decayed], "weight_decay": 0.1},
             {"params": [p for n, p in model.named_parameters() if n not in decayed], "weight_decay": 0.0},
@@ -154,8 +161,7 @@ class BertParity(unittest.TestCase):
     def pretrained(self):
         self.assertTrue(os.path.exists(PRETRAINED), f"{PRETRAINED} is missing: run scripts/setup")
         torch.manual_seed(2)
-        model = BertForSequenceClassification.from_pretrained(PRETRAINED, num_labels=2, hidden_dropout_prob=0.0,
-                                                              attention_probs_dropout_prob=0.0)
+        model = BertForSequenceClassification.from_pretrained(PRETRAINED, num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         model.save_pretrained(self.path("model"))
         return model
 
@@ -190,12 +196,10 @@ class BertParity(unittest.TestCase):
                 self.assert_close(gradients[name], value, 0.15, name)
 
     def test_resaved_directory_loads_in_transformers(self):
-        config = small_config(id2label={0: "bad", 1: "fair", 2: "good"}, label2id={"bad": 0, "fair": 1, "good": 2},
-                              classifier_dropout=0.3)
+        config = small_config(id2label={0: "bad", 1: "fair", 2: "good"}, label2id={"bad": 0, "fair": 1, "good": 2}, classifier_dropout=0.3)
         model = self.saved(config).eval()
         run("resave", self.path("model"), self.path("resaved"))
-        loaded, info = AutoModelForSequenceClassification.from_pretrained(self.path("resaved"),
-                                                                          output_loading_info=True)
+        loaded, info = AutoModelForSequenceClassification.from_pretrained(self.path("resaved"), output_loading_info=True)
         self.assertFalse(info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"], info)
         self.assertEqual(type(loaded), BertForSequenceClassification)
         for (name, ours), (theirs_name, theirs) in zip(loaded.named_parameters(), model.named_parameters()):
@@ -225,15 +229,17 @@ class BertParity(unittest.TestCase):
     def test_old_names_of_layer_norm(self):
         model = self.saved(small_config())
         tensors = load_file(self.path("model/model.safetensors"))
-        tensors = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
-                   for name, value in tensors.items()}
+        tensors = {
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value for name, value in tensors.items()
+        }
         tensors["bert.embeddings.position_ids"] = torch.arange(40)
         tensors["cls.predictions.bias"] = torch.zeros(97)
         save_file(tensors, self.path("model/model.safetensors"))
         done = run("resave", self.path("model"), self.path("resaved"))
         self.assertEqual(done.stderr, "")
-        self.assertTrue(torch.equal(load_file(self.path("resaved/model.safetensors"))["bert.embeddings.LayerNorm.bias"],
-                                    model.bert.embeddings.LayerNorm.bias))
+        self.assertTrue(
+            torch.equal(load_file(self.path("resaved/model.safetensors"))["bert.embeddings.LayerNorm.bias"], model.bert.embeddings.LayerNorm.bias)
+        )
 
     def test_toy_model(self):
         torch.manual_seed(0)
@@ -241,8 +247,7 @@ class BertParity(unittest.TestCase):
         inputs = {"input": torch.randn(20, 10), "target": torch.randn(20, 5)}
         output = net2(net1(inputs["input"]).relu())
         torch.nn.functional.mse_loss(output, inputs["target"]).backward()
-        parameters = {f"{name}.{field}": value for name, net in (("net1", net1), ("net2", net2))
-                      for field, value in net.named_parameters()}
+        parameters = {f"{name}.{field}": value for name, net in (("net1", net1), ("net2", net2)) for field, value in net.named_parameters()}
         ours = self.ours("toy", {**inputs, **{name: value.detach() for name, value in parameters.items()}})
         self.assert_close(ours["output"], output.detach(), 1e-6)
         for name, value in parameters.items():

@@ -1,4 +1,5 @@
 """The optimizers, clipping, averages of weights and schedules against torch's and transformers'."""
+
 import json
 import os
 import random
@@ -56,9 +57,15 @@ class OptimParity(unittest.TestCase):
                 if i != 2 or step % 3 != 1:  # one parameter has no gradient now and then
                     tensors[f"g.{step}.{i}"] = torch.randn(shape)
         parameters = [tensors[f"p.{i}"].clone().requires_grad_() for i in range(len(SHAPES))]
-        optimizer = torch.optim.AdamW([{"params": parameters[:1], "weight_decay": 0.0}, {"params": parameters[1:]}],
-                                      lr=0.01, weight_decay=0.1, betas=(0.8, 0.95), eps=1e-6, amsgrad=amsgrad,
-                                      fused=fused)
+        optimizer = torch.optim.AdamW(
+            [{"params": parameters[:1], "weight_decay": 0.0}, {"params": parameters[1:]}],
+            lr=0.01,
+            weight_decay=0.1,
+            betas=(0.8, 0.95),
+            eps=1e-6,
+            amsgrad=amsgrad,
+            fused=fused,
+        )
         for step in range(steps):
             for i, parameter in enumerate(parameters):
                 parameter.grad = tensors.get(f"g.{step}.{i}")
@@ -74,8 +81,12 @@ class OptimParity(unittest.TestCase):
             self.assertEqual(ours[f"step.{i}"].item(), int(state["step"].item()))
 
     def test_sgd(self):
-        cases = [("0", {}), ("0.9", {"momentum": 0.9}), ("0.9,0.3", {"momentum": 0.9, "dampening": 0.3}),
-                 ("0.8n", {"momentum": 0.8, "nesterov": True})]
+        cases = [
+            ("0", {}),
+            ("0.9", {"momentum": 0.9}),
+            ("0.9,0.3", {"momentum": 0.9, "dampening": 0.3}),
+            ("0.8n", {"momentum": 0.8, "nesterov": True}),
+        ]
         for argument, options in cases:
             for fused in (False, True):
                 with self.subTest(argument, fused=fused):
@@ -112,8 +123,10 @@ class OptimParity(unittest.TestCase):
         parameters = net.parameters()
         if by_groups:
             names = dict(net.named_parameters())
-            parameters = [{"params": [p for n, p in names.items() if not n.endswith("bias")]},
-                          {"params": [p for n, p in names.items() if n.endswith("bias")], "weight_decay": 0.0}]
+            parameters = [
+                {"params": [p for n, p in names.items() if not n.endswith("bias")]},
+                {"params": [p for n, p in names.items() if n.endswith("bias")], "weight_decay": 0.0},
+            ]
         if kind == "adamw":
             optimizer = torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.1, fused=fused)
         else:
@@ -145,8 +158,7 @@ class OptimParity(unittest.TestCase):
             for by_groups in (False, True):
                 for fused in (False, True):
                     inputs, expected = self.train_tied(kind, by_groups, fused)
-                    lists = [f"{kind}.groups", f"{kind}_torch.groups"] if by_groups else \
-                            [f"{kind}.libtorch", f"{kind}.ours", f"{kind}_torch.ours"]
+                    lists = [f"{kind}.groups", f"{kind}_torch.groups"] if by_groups else [f"{kind}.libtorch", f"{kind}.ours", f"{kind}_torch.ours"]
                     for optimizer in lists:
                         with self.subTest(optimizer, fused=fused):
                             ours = self.run_tied(optimizer, inputs)
@@ -165,8 +177,13 @@ class OptimParity(unittest.TestCase):
         torch.manual_seed(0)
         grads = {f"g.{i}": torch.randn(shape) for i, shape in enumerate([*SHAPES, (300, 1000), (0,)])}
         grads["g.8"] = torch.randn(100).double()
-        cases = [(1.0, grads), (1e6, grads), (0.5, {"g.0": torch.tensor([float("inf"), 1.0])}),
-                 (0.5, {"g.0": torch.tensor([float("nan"), 1.0])}), (0.5, {"g.0": torch.zeros(3)})]
+        cases = [
+            (1.0, grads),
+            (1e6, grads),
+            (0.5, {"g.0": torch.tensor([float("inf"), 1.0])}),
+            (0.5, {"g.0": torch.tensor([float("nan"), 1.0])}),
+            (0.5, {"g.0": torch.zeros(3)}),
+        ]
         for max_norm, tensors in cases:
             parameters = []
             for grad in tensors.values():
@@ -202,15 +219,15 @@ class OptimParity(unittest.TestCase):
 
     @staticmethod
     def two_groups(lr):
-        return torch.optim.SGD([{"params": [torch.zeros(1, requires_grad=True)], "lr": lr},
-                                {"params": [torch.zeros(1, requires_grad=True)], "lr": lr / 10}], lr=lr)
+        return torch.optim.SGD(
+            [{"params": [torch.zeros(1, requires_grad=True)], "lr": lr}, {"params": [torch.zeros(1, requires_grad=True)], "lr": lr / 10}], lr=lr
+        )
 
     def test_average_of_weights(self):
         for decay in (0.0, 0.9, 0.9999, 1.0):
             torch.manual_seed(0)
             module = torch.nn.ParameterList(torch.zeros(shape, dtype=torch.float64) for shape in SHAPES)
-            peer = torch.optim.swa_utils.AveragedModel(
-                module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
+            peer = torch.optim.swa_utils.AveragedModel(module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
             tensors, expected = {}, {}
             for step in range(9):
                 for i, parameter in enumerate(module):
@@ -224,22 +241,33 @@ class OptimParity(unittest.TestCase):
 
     def test_schedules(self):
         lengths = ((0, 10), (5, 20), (20, 20), (0, 0), (1, 1), (7, 3))
-        plain = [(name, warmup, steps, {}) for name in ("linear", "cosine", "constant", "constant_with_warmup",
-                                                        "cosine_with_restarts", "inverse_sqrt")
-                 for warmup, steps in lengths]
-        more = [("cosine", 3, 30, {"num_cycles": 1.25}),
-                ("cosine_with_restarts", 4, 40, {"num_cycles": 3}),
-                ("polynomial", 0, 25, {}), ("polynomial", 5, 25, {"power": 2.5, "lr_end": 1e-4}),
-                ("inverse_sqrt", 5, 50, {"timescale": 12}),
-                ("cosine_with_min_lr", 4, 30, {"min_lr": 1e-3}), ("cosine_with_min_lr", 0, 30, {"min_lr_rate": 0.2}),
-                ("cosine_warmup_with_min_lr", 4, 30, {"min_lr_rate": 0.1}),
-                ("cosine_warmup_with_min_lr", 4, 30, {"min_lr": 1e-3, "warmup_lr_rate": 0.3}),
-                ("warmup_stable_decay", 5, 40, {"num_decay_steps": 10}),
-                ("warmup_stable_decay", 5, 40, {"num_decay_steps": 10, "num_stable_steps": 20, "warmup_type": "cosine",
-                                                "decay_type": "linear", "min_lr_ratio": 0.05}),
-                ("warmup_stable_decay", 5, 40, {"num_decay_steps": 12, "warmup_type": "1-sqrt", "decay_type": "1-sqrt"}),
-                ("step", 0, 30, {"step_size": 7}), ("step", 0, 300, {"step_size": 10, "gamma": 0.9}),
-                ("multi_step", 0, 30, {"milestones": [3, 10, 10, 21], "gamma": 0.5})]
+        plain = [
+            (name, warmup, steps, {})
+            for name in ("linear", "cosine", "constant", "constant_with_warmup", "cosine_with_restarts", "inverse_sqrt")
+            for warmup, steps in lengths
+        ]
+        more = [
+            ("cosine", 3, 30, {"num_cycles": 1.25}),
+            ("cosine_with_restarts", 4, 40, {"num_cycles": 3}),
+            ("polynomial", 0, 25, {}),
+            ("polynomial", 5, 25, {"power": 2.5, "lr_end": 1e-4}),
+            ("inverse_sqrt", 5, 50, {"timescale": 12}),
+            ("cosine_with_min_lr", 4, 30, {"min_lr": 1e-3}),
+            ("cosine_with_min_lr", 0, 30, {"min_lr_rate": 0.2}),
+            ("cosine_warmup_with_min_lr", 4, 30, {"min_lr_rate": 0.1}),
+            ("cosine_warmup_with_min_lr", 4, 30, {"min_lr": 1e-3, "warmup_lr_rate": 0.3}),
+            ("warmup_stable_decay", 5, 40, {"num_decay_steps": 10}),
+            (
+                "warmup_stable_decay",
+                5,
+                40,
+                {"num_decay_steps": 10, "num_stable_steps": 20, "warmup_type": "cosine", "decay_type": "linear", "min_lr_ratio": 0.05},
+            ),
+            ("warmup_stable_decay", 5, 40, {"num_decay_steps": 12, "warmup_type": "1-sqrt", "decay_type": "1-sqrt"}),
+            ("step", 0, 30, {"step_size": 7}),
+            ("step", 0, 300, {"step_size": 10, "gamma": 0.9}),
+            ("multi_step", 0, 30, {"milestones": [3, 10, 10, 21], "gamma": 0.5}),
+        ]
         for lr in (1.0, 0.05):
             cases = plain + more
             asked = "".join(f"{name} {warmup} {steps} {lr} {json.dumps(kwargs)}\n" for name, warmup, steps, kwargs in cases)
@@ -251,18 +279,24 @@ class OptimParity(unittest.TestCase):
                     elif name == "multi_step":
                         scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, **kwargs)
                     else:
-                        scheduler = get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=steps,
-                                                  scheduler_specific_kwargs=kwargs)
+                        scheduler = get_scheduler(
+                            name, optimizer, num_warmup_steps=warmup, num_training_steps=steps, scheduler_specific_kwargs=kwargs
+                        )
                     self.check_rates(optimizer, ours, steps + 2, lambda _: scheduler.step())
 
     def test_reduce_lr_on_plateau(self):
         generator = random.Random(5)
         cases, asked = [], ""
         for case in range(40):
-            options = {"mode": generator.choice(["min", "max"]), "factor": generator.choice([0.1, 0.5, 0.9]),
-                       "patience": generator.randrange(4), "threshold": generator.choice([0, 1e-4, 0.05]),
-                       "threshold_mode": generator.choice(["rel", "abs"]), "cooldown": generator.randrange(3),
-                       "min_lr": generator.choice([0, 1e-3])}
+            options = {
+                "mode": generator.choice(["min", "max"]),
+                "factor": generator.choice([0.1, 0.5, 0.9]),
+                "patience": generator.randrange(4),
+                "threshold": generator.choice([0, 1e-4, 0.05]),
+                "threshold_mode": generator.choice(["rel", "abs"]),
+                "cooldown": generator.randrange(3),
+                "min_lr": generator.choice([0, 1e-3]),
+            }
             metrics = [round(generator.uniform(-1, 1) / (1 + i / 10), 3) for i in range(30)]
             cases.append((options, metrics))
             asked += " ".join(map(str, [0.05, *options.values(), *metrics])) + "\n"
@@ -273,12 +307,17 @@ class OptimParity(unittest.TestCase):
                 self.check_rates(optimizer, ours, len(metrics), lambda i: scheduler.step(metrics[i]))
 
     def test_wrong_arguments_of_a_schedule(self):
-        for line, expected in (("step 0 10 1", "step_size"), ("multi_step 0 10 1", "milestones"),
-                               ("cosine_with_min_lr 0 10 1", "min_lr"), ("polynomial 0 10 1e-8", "lr_end"),
-                               ("warmup_stable_decay 0 10 1 {\"num_decay_steps\": 11}", "num_training_steps"),
-                               ("cosine 0 10 1 {\"cycles\": 2}", "cycles"), ("cosine 0 10 1 [2]", "JSON object"),
-                               ("step 0 10 1 {\"step_size\": 1.5}", "whole number"),
-                               ("reduce_lr_on_plateau 0 1 1", "ReduceLROnPlateau")):
+        for line, expected in (
+            ("step 0 10 1", "step_size"),
+            ("multi_step 0 10 1", "milestones"),
+            ("cosine_with_min_lr 0 10 1", "min_lr"),
+            ("polynomial 0 10 1e-8", "lr_end"),
+            ('warmup_stable_decay 0 10 1 {"num_decay_steps": 11}', "num_training_steps"),
+            ('cosine 0 10 1 {"cycles": 2}', "cycles"),
+            ("cosine 0 10 1 [2]", "JSON object"),
+            ('step 0 10 1 {"step_size": 1.5}', "whole number"),
+            ("reduce_lr_on_plateau 0 1 1", "ReduceLROnPlateau"),
+        ):
             with self.subTest(line):
                 done = subprocess.run([RUNNER, "schedule"], input=line + "\n", capture_output=True, text=True)
                 self.assertEqual(done.returncode, 2)

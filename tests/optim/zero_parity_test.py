@@ -60,8 +60,7 @@ def run(out, name, kind, options, view):
                 if value is not None:
                     out[f"{name}/state.{i}.{key}"] = torch.as_tensor(value).clone()  # the next optimizer steps on it
     dist.broadcast_object_list(saved, src=to)
-    loaded = make([{"params": parameters[:4]}, {"params": parameters[4:7], "weight_decay": 0.2},
-                   {"params": parameters[7:]}])
+    loaded = make([{"params": parameters[:4]}, {"params": parameters[4:7], "weight_decay": 0.2}, {"params": parameters[7:]}])
     loaded.load_state_dict(saved[0])
     steps(loaded, parameters, 5, 7)
     for i, parameter in enumerate(parameters):
@@ -85,7 +84,11 @@ class ZeroParityTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             subprocess.run(
                 [f"{BIN}/lockrun", "--standalone", "--nproc-per-node", str(size), f"{TESTS}/zero_parity_runs", directory],
-                check=True, capture_output=True, text=True, timeout=100)
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=100,
+            )
             for rank, expected in enumerate(everybodys):
                 found = load_file(f"{directory}/{rank}")
                 self.assertEqual(set(found), set(expected))

@@ -39,8 +39,9 @@ class Toy(nn.Module):
 class Cnn(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(),
-                                  nn.Conv2d(4, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU()
+        )
         self.head = nn.Linear(6, 5)
 
     def forward(self, x):
@@ -157,10 +158,13 @@ class DdpParityTest(unittest.TestCase):
 
     def found(self, size, backend):
         output = subprocess.run(
-            [f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", str(size), f"{TESTS}/ddp_parity_runs",
-             "parity"],
+            [f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", str(size), f"{TESTS}/ddp_parity_runs", "parity"],
             env={**os.environ, "LOCKSTEP_BACKEND": backend},
-            check=True, capture_output=True, text=True, timeout=100).stdout
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        ).stdout
         runs = {}
         for line in output.splitlines():
             run, name, *values = line.split()

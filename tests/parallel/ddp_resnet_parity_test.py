@@ -21,8 +21,7 @@ class Block(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
         if stride != 1 or inputs != channels:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False),
-                                            nn.BatchNorm2d(channels))
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
         else:
             self.downsample = None
 
@@ -38,8 +37,7 @@ class ResNet18(nn.Module):
         self.bn1 = nn.BatchNorm2d(64)
         inputs = 64
         for number, channels in enumerate((64, 128, 256, 512), 1):
-            setattr(self, f"layer{number}", nn.Sequential(Block(inputs, channels, 1 if number == 1 else 2),
-                                                          Block(channels, channels, 1)))
+            setattr(self, f"layer{number}", nn.Sequential(Block(inputs, channels, 1 if number == 1 else 2), Block(channels, channels, 1)))
             inputs = channels
         self.fc = nn.Linear(512, CLASSES)
 
@@ -79,16 +77,19 @@ def train(rank, size):
 class ResNetParityTest(unittest.TestCase):
     def test_two_ranks(self):
         expected = gloo_ranks.results(train, 2)[0]
-        output = subprocess.run([f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", "2",
-                                 f"{TESTS}/ddp_parity_runs", "resnet18_parity"],
-                                check=True, capture_output=True, text=True, timeout=100).stdout
+        output = subprocess.run(
+            [f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", "2", f"{TESTS}/ddp_parity_runs", "resnet18_parity"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        ).stdout
         found = {name: [float(v) for v in values] for name, *values in map(str.split, output.splitlines())}
         self.assertEqual(set(found), set(expected))
         for name, values in expected.items():
             with self.subTest(name=name):
                 # A sum of many numbers of both signs is known to the rounding of their absolute sum.
-                torch.testing.assert_close(torch.tensor(found[name][1:] or found[name]),
-                                           torch.tensor(values[1:] or values), rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(torch.tensor(found[name][1:] or found[name]), torch.tensor(values[1:] or values), rtol=1e-5, atol=1e-6)
                 if len(values) > 1:
                     self.assertAlmostEqual(found[name][0], values[0], delta=1e-6 * max(values[1], 1))
 

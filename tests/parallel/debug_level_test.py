@@ -10,9 +10,22 @@ TESTS = os.environ["LOCKSTEP_TEST_BIN_DIR"]
 
 def run(level, *cases, backend="lockstep", program="ddp_by_hand", suite="DdpDebug"):
     environment = dict(os.environ, LOCKSTEP_BACKEND=backend, TORCH_DISTRIBUTED_DEBUG=level)
-    done = subprocess.run([LOCKRUN, "--standalone", "--prefix", "off", "--nproc-per-node", "2", os.path.join(TESTS, program),
-                           "--gtest_filter=" + ":".join(f"{suite}.{case}" for case in cases)],
-                          env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [
+            LOCKRUN,
+            "--standalone",
+            "--prefix",
+            "off",
+            "--nproc-per-node",
+            "2",
+            os.path.join(TESTS, program),
+            "--gtest_filter=" + ":".join(f"{suite}.{case}" for case in cases),
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     return done.returncode, done.stderr
 
 
@@ -31,8 +44,11 @@ class DebugLevelTest(unittest.TestCase):
     def test_info_tells_what_was_decided_and_seen(self):
         code, errors = run("info", "DifferentShapesOfOneSizePass", "TrainsWithAnUnusedHead")
         self.assertEqual(code, 0, errors)
-        self.assertRegex(errors, r"DistributedDataParallel of \S+: 2 ranks, backend lockstep, 6 parameters \(120 bytes, "
-                                 r"Float\), buckets of \d+ bytes .*find_unused_parameters true")
+        self.assertRegex(
+            errors,
+            r"DistributedDataParallel of \S+: 2 ranks, backend lockstep, 6 parameters \(120 bytes, "
+            r"Float\), buckets of \d+ bytes .*find_unused_parameters true",
+        )
         for rank in (0, 1):
             self.assertIn(f"rank {rank}: no gradient in backward pass 3 for right.weight, right.bias", errors)
         self.assertRegex(errors, r"10 passes, on average forward [\d.]+ ms, backward [\d.]+ ms, communication")
@@ -48,8 +64,15 @@ class DebugLevelTest(unittest.TestCase):
 
     def test_detail_does_not_hide_a_rank_that_a_step_waits_for(self):
         for backend in ("lockstep", "gloo"):
-            code, errors = run("DETAIL", "AnExceptionInTheLoss", "ARankThatMakesFewerBackwardsIsNamed",
-                               "ACollectiveThatOneRankLeavesOutInsideJoinIsNamed", backend=backend, program="step_cases", suite="Steps")
+            code, errors = run(
+                "DETAIL",
+                "AnExceptionInTheLoss",
+                "ARankThatMakesFewerBackwardsIsNamed",
+                "ACollectiveThatOneRankLeavesOutInsideJoinIsNamed",
+                backend=backend,
+                program="step_cases",
+                suite="Steps",
+            )
             self.assertEqual(code, 0, errors)
 
     def test_shared_memory_compares_at_every_level(self):

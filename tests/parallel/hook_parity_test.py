@@ -15,8 +15,7 @@ from collections import OrderedDict
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import (default_hooks, post_localSGD_hook, powerSGD_hook,
-                                                         quantization_hooks)
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
 from torch.nn.parallel import DistributedDataParallel
@@ -118,8 +117,7 @@ class GatheringDist:
 def repair():
     quantization_hooks.dist = GatheringDist()
     orthogonalize = powerSGD_hook._orthogonalize
-    powerSGD_hook._orthogonalize = lambda matrices, epsilon=0: orthogonalize(
-        matrices if matrices.dim() == 3 else matrices.unsqueeze(0), epsilon)
+    powerSGD_hook._orthogonalize = lambda matrices, epsilon=0: orthogonalize(matrices if matrices.dim() == 3 else matrices.unsqueeze(0), epsilon)
 
 
 def run_all(rank, size):
@@ -130,10 +128,12 @@ def run_all(rank, size):
         "bf16_compress": train(rank, TINY, None, bf16_compress),
         "fp16_wrapper": train(rank, 25, None, default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)),
         "power_sgd": train(rank, 25, power_sgd(matrix_approximation_rank=2), powerSGD_hook.powerSGD_hook),
-        "power_sgd_qr": train(rank, 25, power_sgd(matrix_approximation_rank=4, random_seed=5,
-                                                  batch_tensors_with_same_shape=True), powerSGD_hook.powerSGD_hook),
-        "power_sgd_cold": train(rank, 25, power_sgd(use_error_feedback=False, warm_start=False,
-                                                    orthogonalization_epsilon=1e-8), powerSGD_hook.powerSGD_hook),
+        "power_sgd_qr": train(
+            rank, 25, power_sgd(matrix_approximation_rank=4, random_seed=5, batch_tensors_with_same_shape=True), powerSGD_hook.powerSGD_hook
+        ),
+        "power_sgd_cold": train(
+            rank, 25, power_sgd(use_error_feedback=False, warm_start=False, orthogonalization_epsilon=1e-8), powerSGD_hook.powerSGD_hook
+        ),
         "batched_power_sgd": train(rank, 25, power_sgd(), powerSGD_hook.batched_powerSGD_hook),
         "pertensor": train(rank, 25, None, quantization_hooks.quantization_pertensor_hook),
         "perchannel": train(rank, 25, None, perchannel()),
@@ -143,19 +143,32 @@ def run_all(rank, size):
         state = post_localSGD_hook.PostLocalSGDState(None, subgroup, 3, allreduce)
         averager = PeriodicModelAverager(2, 3)
         runs["post_local_sgd" if allreduce else "post_local_sgd_local"] = train(
-            rank, TINY, state, post_localSGD_hook.post_localSGD_hook,
-            lambda model, averager=averager: averager.average_parameters(model.parameters()))
+            rank, TINY, state, post_localSGD_hook.post_localSGD_hook, lambda model, averager=averager: averager.average_parameters(model.parameters())
+        )
     averager = HierarchicalModelAverager(OrderedDict([(2, 1), (3, size)]), warmup_steps=3)
     runs["hierarchical"] = train(
-        rank, 25, post_localSGD_hook.PostLocalSGDState(None, None, 3, False), post_localSGD_hook.post_localSGD_hook,
-        lambda model: averager.average_parameters(model.parameters()))
+        rank,
+        25,
+        post_localSGD_hook.PostLocalSGDState(None, None, 3, False),
+        post_localSGD_hook.post_localSGD_hook,
+        lambda model: averager.average_parameters(model.parameters()),
+    )
     return runs
 
 
 # Fractions of the largest change that training made to a tensor. Sums in another order may be rounded to the next number with few bits.
 # PowerSGD's matrices are worse conditioned than sums.
-TOLERANCES = {"fp16_compress": 1e-2, "fp16_wrapper": 1e-2, "bf16_compress": 5e-2, "pertensor": 1e-2, "perchannel": 1e-2,
-              "power_sgd": 1e-3, "power_sgd_qr": 1e-3, "power_sgd_cold": 1e-3, "batched_power_sgd": 1e-3}
+TOLERANCES = {
+    "fp16_compress": 1e-2,
+    "fp16_wrapper": 1e-2,
+    "bf16_compress": 5e-2,
+    "pertensor": 1e-2,
+    "perchannel": 1e-2,
+    "power_sgd": 1e-3,
+    "power_sgd_qr": 1e-3,
+    "power_sgd_cold": 1e-3,
+    "batched_power_sgd": 1e-3,
+}
 
 
 class HookParityTest(unittest.TestCase):
@@ -164,10 +177,13 @@ class HookParityTest(unittest.TestCase):
 
     def found(self, size, backend):
         output = subprocess.run(
-            [f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", str(size), f"{TESTS}/ddp_parity_runs",
-             "hook_parity"],
+            [f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", str(size), f"{TESTS}/ddp_parity_runs", "hook_parity"],
             env={**os.environ, "LOCKSTEP_BACKEND": backend},
-            check=True, capture_output=True, text=True, timeout=100).stdout
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        ).stdout
         runs = {}
         for line in output.splitlines():
             run, name, *values = line.split()
@@ -182,8 +198,7 @@ class HookParityTest(unittest.TestCase):
                 with self.subTest(run=run, name=name):
                     change = (value - wave(value.shape, i + 1)).abs().max().item()
                     self.assertGreater(change, 0)
-                    torch.testing.assert_close(found[run][name], value.flatten(), rtol=0,
-                                               atol=TOLERANCES.get(run, 1e-4) * change)
+                    torch.testing.assert_close(found[run][name], value.flatten(), rtol=0, atol=TOLERANCES.get(run, 1e-4) * change)
 
     def test_two_ranks(self):
         expected = self.expected(2)

@@ -4,6 +4,7 @@
 
 trains for so many steps instead of 2.
 """
+
 import os
 import subprocess
 import unittest
@@ -20,8 +21,7 @@ def run(processes, *jobs, steps=STEPS, environment=None, before=()):
     command = [*before, RUNNER, str(steps), *jobs]
     if processes:
         command = [f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", str(processes), *command]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600,
-                          env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})})
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})})
 
 
 class LogicalRanksTest(unittest.TestCase):
@@ -64,8 +64,7 @@ class LogicalRanksTest(unittest.TestCase):
 
     def test_ways_to_train(self):
         """A divided optimizer, autocast, and batches of pictures normalized over all logical ranks."""
-        jobs = ("odd:4:zero", "synced:4:zero", "odd:4:sgd", "bert:4:adamw:bf16", "synced:4:adamw:bf16", "bert:4:adamw",
-                "resnet18:4:adamw:sync")
+        jobs = ("odd:4:zero", "synced:4:zero", "odd:4:sgd", "bert:4:adamw:bf16", "synced:4:adamw:bf16", "bert:4:adamw", "resnet18:4:adamw:sync")
         alone = self.traces(None, *jobs)
         for count in first_of((4, 2, 1), 2):
             with self.subTest(count):
@@ -94,15 +93,19 @@ class LogicalRanksTest(unittest.TestCase):
         for processes in (None, 2):
             with self.subTest(processes):
                 self.fails("no more samples", processes, "synced:4:adamw:throws", steps=3)
-                self.fails("logical rank 3 is at the backward of SyncBatchNorm first, but logical rank [02] at the forward of "
-                           "SyncBatchNorm last; all must run the same SyncBatchNorm layers in the same order", processes,
-                           "synced:4:adamw:apart")
-                self.fails("logical rank 3 ended micro-batch 1 of step 0 without a backward pass", processes,
-                           "synced:4:adamw:no_backward")
+                self.fails(
+                    "logical rank 3 is at the backward of SyncBatchNorm first, but logical rank [02] at the forward of "
+                    "SyncBatchNorm last; all must run the same SyncBatchNorm layers in the same order",
+                    processes,
+                    "synced:4:adamw:apart",
+                )
+                self.fails("logical rank 3 ended micro-batch 1 of step 0 without a backward pass", processes, "synced:4:adamw:no_backward")
 
     def test_processes_that_differ_are_refused(self):
-        for setting, what in (("OMP_NUM_THREADS=2", "threads 1 .*threads 2"),
-                              ("ATEN_CPU_CAPABILITY=default", "vector instructions .*vector instructions DEFAULT")):
+        for setting, what in (
+            ("OMP_NUM_THREADS=2", "threads 1 .*threads 2"),
+            ("ATEN_CPU_CAPABILITY=default", "vector instructions .*vector instructions DEFAULT"),
+        ):
             with self.subTest(setting):
                 before = ("bash", "-c", f'[ "$RANK" = 0 ] || export {setting}; exec "$@"', "bash")
                 done = run(2, "toy:2:adamw", before=before)

@@ -1,4 +1,5 @@
 """toy_ddp by spawn, under lockrun and under torchrun, and its word about both at once."""
+
 import os
 import subprocess
 import sys
@@ -28,8 +29,7 @@ class ToyDdpTest(unittest.TestCase):
         self.assertEqual(spawned, launched)
 
     def test_under_torchrun(self):
-        self.check(run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python",
-                       "--nproc-per-node", "2", TOY), 2)
+        self.check(run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node", "2", TOY), 2)
 
     def test_spawning_under_a_launcher_is_refused(self):
         done = run(f"{BIN}/lockrun", "--standalone", "--nproc-per-node", "2", TOY, "2")
@@ -46,8 +46,7 @@ class ToyDdpTest(unittest.TestCase):
         self.assertIn("it would start 3 more", done.stderr + done.stdout)
 
     def test_a_rank_that_is_no_number(self):
-        done = subprocess.run([TOY], capture_output=True, text=True, timeout=100,
-                              env=dict(os.environ, RANK="x", WORLD_SIZE="2"))
+        done = subprocess.run([TOY], capture_output=True, text=True, timeout=100, env=dict(os.environ, RANK="x", WORLD_SIZE="2"))
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("RANK", done.stderr)
 

@@ -86,9 +86,7 @@ def collectives():
     right, left = (rank + 1) % size, (rank - 1) % size
     if size > 1:
         received = torch.empty(70_000)
-        for request in dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, values(rank, 70_000), right), dist.P2POp(dist.irecv, received, left)]
-        ):
+        for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, values(rank, 70_000), right), dist.P2POp(dist.irecv, received, left)]):
             request.wait()
         check(received, values(left, 70_000), "batch_isend_irecv")
         in_place = values(rank, 70_000)
@@ -143,14 +141,13 @@ def averages_of_integers():
             if rank == size - 1:
                 check(tensor, mean(n, dtype), f"reduce AVG {dtype}")
             part = torch.empty(n, dtype=dtype)
-            wanted = mean(size * n, dtype)[rank * n:(rank + 1) * n]
+            wanted = mean(size * n, dtype)[rank * n : (rank + 1) * n]
             dist.reduce_scatter_tensor(part, of(rank, size * n, dtype), op=avg)
             check(part, wanted, f"reduce_scatter_tensor AVG {dtype}")
             dist.reduce_scatter(part.zero_(), list(of(rank, size * n, dtype).chunk(size)), op=avg)
             check(part, wanted, f"reduce_scatter AVG {dtype}")
     tensor = torch.sparse_coo_tensor([[0, rank % 2]], torch.tensor([-100, 90 + rank], dtype=torch.int8), (2,))
-    wanted = torch.div(sum(each(lambda r: torch.sparse_coo_tensor([[0, r % 2]], [-100, 90 + r], (2,)).to_dense())), size,
-                       rounding_mode="trunc")
+    wanted = torch.div(sum(each(lambda r: torch.sparse_coo_tensor([[0, r % 2]], [-100, 90 + r], (2,)).to_dense())), size, rounding_mode="trunc")
     dist.all_reduce(tensor, op=avg)
     check(tensor.to_dense(), wanted.to(torch.int8), "sparse all_reduce AVG")
     refused("cannot combine bool by AVG", lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), op=avg))
@@ -163,25 +160,25 @@ def overlapping_tensors():
     for n in (3, 1000, 50_000):
         for shift in (0, 1):
             memory = torch.empty(size * n + shift)
-            given, taken = memory[:size * n], memory[shift:]
+            given, taken = memory[: size * n], memory[shift:]
             given.copy_(values(rank, size * n))
             dist.all_to_all_single(taken, given)
-            check(taken, torch.cat(each(lambda r: values(r, size * n)[rank * n:(rank + 1) * n])), f"all_to_all_single over {n}")
+            check(taken, torch.cat(each(lambda r: values(r, size * n)[rank * n : (rank + 1) * n])), f"all_to_all_single over {n}")
         for first in (rank * n, (rank + 1) % size * n):
             memory = torch.empty(size * n)
-            mine = memory[first:first + n].copy_(values(rank, n))
+            mine = memory[first : first + n].copy_(values(rank, n))
             dist.all_gather_into_tensor(memory, mine)
             check(memory, torch.cat(each(lambda r: values(r, n))), f"all_gather_into_tensor over {n}")
             memory = values(rank, size * n)
-            mine = memory[first:first + n]
+            mine = memory[first : first + n]
             dist.reduce_scatter_tensor(mine, memory)
-            check(mine, sum(each(lambda r: values(r, size * n)))[rank * n:(rank + 1) * n], f"reduce_scatter_tensor over {n}")
+            check(mine, sum(each(lambda r: values(r, size * n)))[rank * n : (rank + 1) * n], f"reduce_scatter_tensor over {n}")
             memory = values(7, size * n)
-            mine = memory[first:first + n]
+            mine = memory[first : first + n]
             dist.scatter(mine, list(memory.chunk(size)) if rank == 0 else None, src=0)
-            check(mine, values(7, size * n)[rank * n:(rank + 1) * n], f"scatter over {n}")
+            check(mine, values(7, size * n)[rank * n : (rank + 1) * n], f"scatter over {n}")
         a, b = torch.empty(size * n), torch.empty(size * n)
-        into = [block[rank * n:(rank + 1) * n].copy_(values(rank + 20 * i, n)) for i, block in enumerate((b, a))]
+        into = [block[rank * n : (rank + 1) * n].copy_(values(rank + 20 * i, n)) for i, block in enumerate((b, a))]
         with dist.distributed_c10d._coalescing_manager():
             dist.all_gather_into_tensor(a, into[0])
             dist.all_gather_into_tensor(b, into[1])
@@ -271,8 +268,7 @@ def fails(message, call):
 def timeouts():
     """Each of the two ways to change a group's deadline has effect."""
     rank = dist.get_rank()
-    for change in (lambda group, limit: dist.distributed_c10d._set_pg_timeout(limit, group),
-                   lambda group, limit: group.set_timeout(limit)):
+    for change in (lambda group, limit: dist.distributed_c10d._set_pg_timeout(limit, group), lambda group, limit: group.set_timeout(limit)):
         group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=60))
         dist.barrier(group=group)
         change(group, datetime.timedelta(milliseconds=700))
@@ -290,8 +286,10 @@ def monitored_barriers():
     dist.monitored_barrier(timeout=datetime.timedelta(seconds=30), wait_all_ranks=True)
     group = dist.new_group([0, 1])
     if rank == 0:
-        fails("Rank 1 failed to pass monitoredBarrier in 500 ms", lambda: dist.monitored_barrier(
-            group, datetime.timedelta(milliseconds=500), wait_all_ranks=True))
+        fails(
+            "Rank 1 failed to pass monitoredBarrier in 500 ms",
+            lambda: dist.monitored_barrier(group, datetime.timedelta(milliseconds=500), wait_all_ranks=True),
+        )
     dist.barrier()
     gloo = dist.new_group([0, 1], backend="gloo")  # its own way, as before
     dist.monitored_barrier(gloo)
@@ -308,6 +306,7 @@ def named_for_a_device():
 
 def resized_buckets():
     """A hook may resize the bucket that it is given, as PyTorch's batched PowerSGD does."""
+
     def hook(state, bucket):
         buffer = bucket.buffer()
         count = buffer.numel()
@@ -324,8 +323,11 @@ def resized_buckets():
     for _ in range(3):
         wrapped.zero_grad()
         wrapped(torch.full((2, 50), float(dist.get_rank() + 1))).sum().backward()
-        check(wrapped.module.weight.grad, torch.full((60, 50), sum(each(lambda r: 2.0 * (r + 1))) / dist.get_world_size()),
-              "gradient through a hook that resizes")
+        check(
+            wrapped.module.weight.grad,
+            torch.full((60, 50), sum(each(lambda r: 2.0 * (r + 1))) / dist.get_world_size()),
+            "gradient through a hook that resizes",
+        )
 
 
 def profiled():
@@ -337,8 +339,7 @@ def profiled():
         dist.recv(tensor, 0) if rank else dist.send(tensor, 1)
         dist.barrier()
     counts = collections.Counter(event.name for event in profiler.events() if event.name.startswith("lockstep:"))
-    expected = {"lockstep:all_reduce": 3, "lockstep:broadcast": 1, "lockstep:barrier": 1,
-                "lockstep:recv" if rank else "lockstep:send": 1}
+    expected = {"lockstep:all_reduce": 3, "lockstep:broadcast": 1, "lockstep:barrier": 1, "lockstep:recv" if rank else "lockstep:send": 1}
     assert counts == expected, counts
 
 

@@ -22,9 +22,15 @@ RANK = os.path.join(HERE, "backend_rank.py")
 
 
 def lockrun(ranks, *command, **environment):
-    done = subprocess.run([f"{BIN}/lockrun", "--standalone", "--nproc-per-node", str(ranks), *command], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=200,
-                          env={**os.environ, **environment})
+    done = subprocess.run(
+        [f"{BIN}/lockrun", "--standalone", "--nproc-per-node", str(ranks), *command],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        timeout=200,
+        env={**os.environ, **environment},
+    )
     return done.returncode, done.stdout
 
 
@@ -76,24 +82,41 @@ class Backend(unittest.TestCase):
     @classmethod
     @functools.cache
     def two_ranks(cls):
-        return python_ranks(2, "collectives", "averages_of_integers", "overlapping_tensors", "messages_to_oneself", "ddp", "timeouts",
-                            "monitored_barriers", "named_for_a_device", "resized_buckets", "profiled", "twice", "futures_and_threads", "unwaited",
-                            "trained", "trained_on_gloo", TRAINED=cls.folder)
+        return python_ranks(
+            2,
+            "collectives",
+            "averages_of_integers",
+            "overlapping_tensors",
+            "messages_to_oneself",
+            "ddp",
+            "timeouts",
+            "monitored_barriers",
+            "named_for_a_device",
+            "resized_buckets",
+            "profiled",
+            "twice",
+            "futures_and_threads",
+            "unwaited",
+            "trained",
+            "trained_on_gloo",
+            TRAINED=cls.folder,
+        )
 
     @classmethod
     @functools.cache
     def three_ranks(cls):
-        return python_ranks(3, "collectives", "averages_of_integers", "overlapping_tensors", "groups", "unwaited",
-                            "other_members_in_a_later_job")
+        return python_ranks(3, "collectives", "averages_of_integers", "overlapping_tensors", "groups", "unwaited", "other_members_in_a_later_job")
 
     @classmethod
     @functools.cache
     def under_torchrun(cls):
         os.mkdir(f"{cls.folder}/torchrun")
         os.mkdir(f"{cls.folder}/timeline")
-        return starts.Cases(lambda *names: starts.torchrun(RANK, *names, TRAINED=f"{cls.folder}/torchrun",
-                                                           LOCKSTEP_TIMELINE=f"{cls.folder}/timeline/t.json"),
-                            2, ("timeline", "trained"))
+        return starts.Cases(
+            lambda *names: starts.torchrun(RANK, *names, TRAINED=f"{cls.folder}/torchrun", LOCKSTEP_TIMELINE=f"{cls.folder}/timeline/t.json"),
+            2,
+            ("timeline", "trained"),
+        )
 
     def succeeds(self, result):
         self.assertEqual(result[0], 0, result[1])
@@ -202,16 +225,14 @@ dist.destroy_process_group()
         with open(f"{self.folder}/threads.json") as text:
             ended = [e["pid"] for e in json.load(text)["traceEvents"] if e.get("name") == "recv" and e.get("cat") == "reduce"]
         self.assertEqual((ended.count(0), ended.count(1)), (4000, 4000))
-        for job, file in ((python_ranks(2, "timeline", LOCKSTEP_TIMELINE=file), file),
-                          (self.under_torchrun(), f"{self.folder}/timeline/t.json")):
+        for job, file in ((python_ranks(2, "timeline", LOCKSTEP_TIMELINE=file), file), (self.under_torchrun(), f"{self.folder}/timeline/t.json")):
             self.passes(job, "timeline")
             self.assertEqual(os.listdir(os.path.dirname(file)), ["t.json"])
             with open(file) as text:
                 trace = json.load(text)
             self.assertEqual([p["finished"] for p in trace["otherData"]["processes"]], [True, True])
             for rank in (0, 1):
-                spans = [(e["name"], e.get("args", {}).get("bytes")) for e in trace["traceEvents"]
-                         if e.get("cat") == "reduce" and e["pid"] == rank]
+                spans = [(e["name"], e.get("args", {}).get("bytes")) for e in trace["traceEvents"] if e.get("cat") == "reduce" and e["pid"] == rank]
                 self.assertEqual(spans.count(("all_reduce", 4000)), 3)
                 self.assertEqual(spans.count(("broadcast", 4000)), 1)
                 self.assertEqual(spans.count(("recv" if rank else "send", 4000)), 1)

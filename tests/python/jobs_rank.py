@@ -28,8 +28,7 @@ def told(case, name):
 def inner(rank, case, directory):
     """A rank of a job that a rank has started; its number is its RANK too for two of the four."""
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
-    dist.init_process_group("lockstep", init_method=f"file://{directory}/{case}{os.environ['RANK']}", rank=rank,
-                            world_size=2, timeout=DEADLINE)
+    dist.init_process_group("lockstep", init_method=f"file://{directory}/{case}{os.environ['RANK']}", rank=rank, world_size=2, timeout=DEADLINE)
     told(case, f"inner {os.environ['RANK']}")
     dist.destroy_process_group()
 
@@ -130,5 +129,5 @@ def restarted():
 
 if __name__ == "__main__":
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":  # the cases before it have passed
-        del sys.argv[1:sys.argv.index("restarted")]
+        del sys.argv[1 : sys.argv.index("restarted")]
     starts.run_cases(globals())

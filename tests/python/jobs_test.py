@@ -16,9 +16,15 @@ RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs_rank.py")
 
 
 def lockrun(*cases, **environment):
-    done = subprocess.run([f"{BIN}/lockrun", "--standalone", "--nproc-per-node", "2", sys.executable, RANK, *cases], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=400,
-                          env={**os.environ, **environment})
+    done = subprocess.run(
+        [f"{BIN}/lockrun", "--standalone", "--nproc-per-node", "2", sys.executable, RANK, *cases],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        timeout=400,
+        env={**os.environ, **environment},
+    )
     return done.returncode, done.stdout
 
 
@@ -44,8 +50,7 @@ class Jobs(unittest.TestCase):
     @classmethod
     @functools.cache
     def under_lockrun(cls):
-        return Job(lambda *cases: lockrun(*cases, FOLDER=cls.folder), "nested", "nested_launcher", "nested_after_init", "again",
-                   "many_groups")
+        return Job(lambda *cases: lockrun(*cases, FOLDER=cls.folder), "nested", "nested_launcher", "nested_after_init", "again", "many_groups")
 
     @classmethod
     @functools.cache
@@ -59,8 +64,10 @@ class Jobs(unittest.TestCase):
 
     def check(self, job, case, *names):
         self.assertEqual(job.cases.failures[case], "")
-        self.assertEqual(sorted(line for line in job.lines if line.startswith(f"{case}:")),
-                         sorted(f"{case}: {name} rank {r} of 2 ok" for name in names for r in (0, 1)))
+        self.assertEqual(
+            sorted(line for line in job.lines if line.startswith(f"{case}:")),
+            sorted(f"{case}: {name} rank {r} of 2 ok" for name in names for r in (0, 1)),
+        )
 
     def test_a_job_inside_a_job(self):
         self.check(self.under_lockrun(), "nested", "inner 0", "inner 1")
@@ -86,9 +93,11 @@ class Jobs(unittest.TestCase):
         self.check(self.under_torchrun(), "restarted", "attempt 0", "attempt 1")
 
     def test_cpp_and_python_ranks_under_torchrun(self):
-        python = ("import torch, torch.distributed as dist, lockstep; dist.init_process_group('lockstep'); "
-                  "t = torch.full((1000,), 5.0); dist.all_reduce(t); dist.broadcast(t, src=0); "
-                  "assert t.tolist() == [0.5] * 1000; print('from C++ ok'); dist.destroy_process_group()")
+        python = (
+            "import torch, torch.distributed as dist, lockstep; dist.init_process_group('lockstep'); "
+            "t = torch.full((1000,), 5.0); dist.all_reduce(t); dist.broadcast(t, src=0); "
+            "assert t.tolist() == [0.5] * 1000; print('from C++ ok'); dist.destroy_process_group()"
+        )
         both = f'if [ $RANK = 0 ]; then exec {TESTS}/cpp_rank with_python; else exec {sys.executable} -c "{python}"; fi'
         code, output = starts.torchrun("--no-python", "bash", "-c", both)
         self.assertEqual(code, 0, output)

@@ -41,10 +41,30 @@ dist.destroy_process_group()
 def run_on(machines, *command, **environment):
     """Runs the command as the ranks of so many machines, of so many ranks each."""
     port = free_port()
-    processes = [subprocess.Popen([LOCKRUN, "--nnodes", str(len(machines)), "--node-rank", str(node), "--master-addr", "127.0.0.1",
-                                   "--master-port", str(port), "--nproc-per-node", str(ranks), *command],
-                                  env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, stdin=subprocess.DEVNULL, text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for node, ranks in enumerate(machines)]
+    processes = [
+        subprocess.Popen(
+            [
+                LOCKRUN,
+                "--nnodes",
+                str(len(machines)),
+                "--node-rank",
+                str(node),
+                "--master-addr",
+                "127.0.0.1",
+                "--master-port",
+                str(port),
+                "--nproc-per-node",
+                str(ranks),
+                *command,
+            ],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for node, ranks in enumerate(machines)
+    ]
     try:
         outputs = [process.communicate(timeout=280)[0] for process in processes]
     finally:

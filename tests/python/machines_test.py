@@ -78,10 +78,30 @@ class Machines(unittest.TestCase):
     def run_on(self, machines, *command, **environment):
         """What lockrun prints on each."""
         port = free_port()
-        processes = [subprocess.Popen([LOCKRUN, "--nnodes", str(len(machines)), "--node-rank", str(node), "--master-addr", "127.0.0.1",
-                                       "--master-port", str(port), "--nproc-per-node", str(ranks), *command],
-                                      env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, stdin=subprocess.DEVNULL, text=True,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for node, ranks in enumerate(machines)]
+        processes = [
+            subprocess.Popen(
+                [
+                    LOCKRUN,
+                    "--nnodes",
+                    str(len(machines)),
+                    "--node-rank",
+                    str(node),
+                    "--master-addr",
+                    "127.0.0.1",
+                    "--master-port",
+                    str(port),
+                    "--nproc-per-node",
+                    str(ranks),
+                    *command,
+                ],
+                env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+                stdin=subprocess.DEVNULL,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            for node, ranks in enumerate(machines)
+        ]
         try:
             outputs = [process.communicate(timeout=300)[0] for process in processes]
         finally:

@@ -19,8 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel, SequenceParallel, loss_parallel,
-                                               parallelize_module)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, loss_parallel, parallelize_module
 
 import lockstep  # noqa: F401  (registers the backend)
 
@@ -128,8 +127,7 @@ def fsdp_over_replicas():
 
 @program
 def dtensor_there_and_back():
-    return [distribute_tensor(wave(8, 6), mesh(), [placement]).full_tensor()
-            for placement in (Shard(0), Shard(1), Replicate())]
+    return [distribute_tensor(wave(8, 6), mesh(), [placement]).full_tensor() for placement in (Shard(0), Shard(1), Replicate())]
 
 
 @program
@@ -150,22 +148,29 @@ def dtensor_redistributed():
 def dtensor_partial_sums():
     local = wave(4, 6, shift=dist.get_rank())
     partial = DTensor.from_local(local, mesh(), [Partial()])
-    return [partial.full_tensor(), partial.redistribute(placements=[Shard(0)]).full_tensor(),
-            DTensor.from_local(local, mesh(), [Partial("max")]).full_tensor()]
+    return [
+        partial.full_tensor(),
+        partial.redistribute(placements=[Shard(0)]).full_tensor(),
+        DTensor.from_local(local, mesh(), [Partial("max")]).full_tensor(),
+    ]
 
 
 @program
 def dtensor_products():
     a, b = wave(8, 6), wave(6, 4)
-    return [(distribute_tensor(a, mesh(), [left]) @ distribute_tensor(b, mesh(), [right])).full_tensor()
-            for left, right in ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Shard(1), Shard(0)))]
+    return [
+        (distribute_tensor(a, mesh(), [left]) @ distribute_tensor(b, mesh(), [right])).full_tensor()
+        for left, right in ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Shard(1), Shard(0)))
+    ]
 
 
 @program
 def dtensor_reductions():
     tensor = distribute_tensor(wave(8, 6), mesh(), [Shard(0)])
-    return [result.full_tensor() for result in (tensor.sum(), tensor.sum(0), tensor.mean(1), tensor.max(),
-                                                torch.softmax(tensor, 1), torch.linalg.vector_norm(tensor))]
+    return [
+        result.full_tensor()
+        for result in (tensor.sum(), tensor.sum(0), tensor.mean(1), tensor.max(), torch.softmax(tensor, 1), torch.linalg.vector_norm(tensor))
+    ]
 
 
 @program
@@ -178,8 +183,11 @@ def dtensor_gradients():
 
 @program
 def dtensor_factories():
-    made = [dt.ones(6, 4, device_mesh=mesh(), placements=[Shard(0)]), dt.zeros(5, 4, device_mesh=mesh(), placements=[Shard(1)]),
-            dt.full((6, 4), 2.5, device_mesh=mesh(), placements=[Replicate()])]
+    made = [
+        dt.ones(6, 4, device_mesh=mesh(), placements=[Shard(0)]),
+        dt.zeros(5, 4, device_mesh=mesh(), placements=[Shard(1)]),
+        dt.full((6, 4), 2.5, device_mesh=mesh(), placements=[Replicate()]),
+    ]
     return [tensor.full_tensor() for tensor in made]
 
 
@@ -187,9 +195,14 @@ def dtensor_factories():
 def functional_collectives():
     rank, size = dist.get_rank(), dist.get_world_size()
     tensor = wave(size * 2, 3, shift=rank)
-    return [torch.as_tensor(functional.wait_tensor(result)).clone() for result in (
-        functional.all_reduce(tensor, "sum", mesh()), functional.all_gather_tensor(tensor, 0, mesh()),
-        functional.all_gather_tensor(functional.reduce_scatter_tensor(tensor, "sum", 0, mesh()), 0, mesh()))]
+    return [
+        torch.as_tensor(functional.wait_tensor(result)).clone()
+        for result in (
+            functional.all_reduce(tensor, "sum", mesh()),
+            functional.all_gather_tensor(tensor, 0, mesh()),
+            functional.all_gather_tensor(functional.reduce_scatter_tensor(tensor, "sum", 0, mesh()), 0, mesh()),
+        )
+    ]
 
 
 # -------------------------------------------------------------------------------------------- tensor parallelism
@@ -213,10 +226,11 @@ def columns_that_are_gathered():
 def sequence_parallel():
     torch.manual_seed(3)
     model = nn.Sequential(nn.LayerNorm(10), nn.Linear(10, 8), nn.Linear(8, 10))
-    parallelize_module(model, mesh(), {
-        "0": SequenceParallel(sequence_dim=0),
-        "1": ColwiseParallel(input_layouts=Shard(0)),
-        "2": RowwiseParallel(output_layouts=Replicate())})
+    parallelize_module(
+        model,
+        mesh(),
+        {"0": SequenceParallel(sequence_dim=0), "1": ColwiseParallel(input_layouts=Shard(0)), "2": RowwiseParallel(output_layouts=Replicate())},
+    )
     return [model(distribute_tensor(wave(6, 10), mesh(), [Shard(0)]))]
 
 
@@ -244,8 +258,7 @@ def whole_gradient(parameter):
 
 @program
 def rows_in_and_rows_out():
-    model = parallelize_module(network(), mesh(), {"0": ColwiseParallel(input_layouts=Shard(0)),
-                                                   "2": RowwiseParallel(output_layouts=Shard(0))})
+    model = parallelize_module(network(), mesh(), {"0": ColwiseParallel(input_layouts=Shard(0)), "2": RowwiseParallel(output_layouts=Shard(0))})
     return [model(wave(6, 10).chunk(dist.get_world_size())[dist.get_rank()])]
 
 
@@ -298,8 +311,7 @@ def a_whole_state_dict():
 def a_state_dict_from_rank_0():
     model = fully_shard(network())
     given = {name: wave(*p.shape, shift=1) for name, p in network().named_parameters()} if dist.get_rank() == 0 else {}
-    states.set_model_state_dict(model, given, options=states.StateDictOptions(full_state_dict=True,
-                                                                             broadcast_from_rank0=True))
+    states.set_model_state_dict(model, given, options=states.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
     return whole(model)
 
 

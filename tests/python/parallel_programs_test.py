@@ -17,8 +17,9 @@ LOCKRUN = [os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun"), "--standalon
 
 def results(backend):
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([*LOCKRUN, sys.executable, PROGRAMS, backend, folder], capture_output=True, text=True,
-                              timeout=280, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [*LOCKRUN, sys.executable, PROGRAMS, backend, folder], capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return torch.load(os.path.join(folder, "results"))
 

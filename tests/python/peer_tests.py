@@ -57,9 +57,11 @@ SHOWN_NAME = {
 
 def without_name_check(function):
     """Python's monitored_barrier refuses a backend that is not called gloo before it asks the backend."""
+
     def call(*args, **kwargs):
         with mock.patch.object(dist.distributed_c10d, "get_backend", return_value="gloo"):
             return function(*args, **kwargs)
+
     return call
 
 
@@ -157,10 +159,19 @@ def run_on(backend, world_size, names, options):
     """In a process of its own, since the tests read the backend's name when they are imported."""
     with tempfile.TemporaryDirectory() as directory:
         report = os.path.join(directory, "report.json")
-        command = [sys.executable, os.path.abspath(__file__), "--report", report, "--jobs", str(options.jobs),
-                   "--start-method", options.start_method, *(["--show-output"] if options.show_output else []), *names]
-        subprocess.run(command, check=True,
-                       env={**os.environ, "LOCKSTEP_PEER_BACKEND": backend, "WORLD_SIZE": str(world_size)})
+        command = [
+            sys.executable,
+            os.path.abspath(__file__),
+            "--report",
+            report,
+            "--jobs",
+            str(options.jobs),
+            "--start-method",
+            options.start_method,
+            *(["--show-output"] if options.show_output else []),
+            *names,
+        ]
+        subprocess.run(command, check=True, env={**os.environ, "LOCKSTEP_PEER_BACKEND": backend, "WORLD_SIZE": str(world_size)})
         with open(report, encoding="utf-8") as file:
             return json.load(file)
 
@@ -192,8 +203,11 @@ def compare_with_record(world_size, names, options):
         write_verdicts(verdicts)
     recorded = read_verdicts()
     expected = recorded if names == ALL else {name: recorded.get(name, "(not recorded)") for name in names}
-    wrong = {name: (expected.get(name, "(not recorded)"), verdicts.get(name, "(not in the wheel)"))
-             for name in {**expected, **verdicts} if expected.get(name) != verdicts.get(name)}
+    wrong = {
+        name: (expected.get(name, "(not recorded)"), verdicts.get(name, "(not in the wheel)"))
+        for name in {**expected, **verdicts}
+        if expected.get(name) != verdicts.get(name)
+    }
     passed = sum(verdict == "passed" for verdict in verdicts.values())
     print(f"world size {world_size}: {len(verdicts)} tests, {passed} passed, {len(wrong)} not as recorded", flush=True)
     for name, (before, now) in sorted(wrong.items()):
@@ -213,8 +227,11 @@ def compare(world_size, names, options):
     verdicts = {n: v for n, v in verdicts.items() if fits(v) or n in EXCEPTIONS}
     wrong = {n: v for n, v in verdicts.items() if not is_right(n, v)}
     passed = sum(v == "passed" for v in verdicts.values())
-    print(f"world size {world_size}: {len(verdicts)} tests can pass here; {passed} passed on lockstep, "
-          f"{sum(n in EXCEPTIONS for n in verdicts)} are exceptions, {len(wrong)} wrong", flush=True)
+    print(
+        f"world size {world_size}: {len(verdicts)} tests can pass here; {passed} passed on lockstep, "
+        f"{sum(n in EXCEPTIONS for n in verdicts)} are exceptions, {len(wrong)} wrong",
+        flush=True,
+    )
     for name, verdict in wrong.items():
         print(f"  {name}: {'passes, but is listed as an exception' if name in EXCEPTIONS else verdict}", flush=True)
     return not wrong and passed > 0

@@ -18,15 +18,27 @@ RANK = pathlib.Path(__file__).parent / "recovery_rank.py"
 class Job:
     def __init__(self, ranks, kills="", *trainings, replacements=9, spares=0, **variables):
         self.folder = tempfile.TemporaryDirectory()
-        environment = {**os.environ, "LOCKSTEP_REPLACEMENT_TIMEOUT": "600", "HEAL_KILLS": kills, "HEAL_DIR": self.folder.name,
-                       "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable, **variables}
+        environment = {
+            **os.environ,
+            "LOCKSTEP_REPLACEMENT_TIMEOUT": "600",
+            "HEAL_KILLS": kills,
+            "HEAL_DIR": self.folder.name,
+            "OMP_NUM_THREADS": "1",
+            "PYTHON_EXEC": sys.executable,
+            **variables,
+        }
         healing = ["--max-replacements", str(replacements)] if replacements else []
         if spares:
             events = pathlib.Path(self.folder.name) / "events.jsonl"
             environment["HEAL_EVENTS"] = str(events)
             healing += ["--spares", str(spares), "--event-log", events]
-        self.process = subprocess.Popen([LOCKRUN, "--standalone", "--nproc-per-node", str(ranks), "--prefix", "off", *healing, RANK, *trainings],
-                                        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [LOCKRUN, "--standalone", "--nproc-per-node", str(ranks), "--prefix", "off", *healing, RANK, *trainings],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def end(self):
         self.out, self.err = self.process.communicate(timeout=600)
@@ -50,10 +62,34 @@ class OverMachines(Job):
         token.write_text("0123456789abcdef0123456789abcdef\n")
         token.chmod(0o600)
         environment = {**os.environ, "HEAL_KILLS": kills, "HEAL_DIR": self.folder.name, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable}
-        self.processes = [subprocess.Popen(
-            [LOCKRUN, "--nnodes", "2", "--node-rank", str(number), "--master-port", str(port), "--rdzv-conf", f"token_file={token}", "--nproc-per-node",
-             "1", "--prefix", "off", "--max-replacements", "9", RANK, training],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for number in (0, 1)]
+        self.processes = [
+            subprocess.Popen(
+                [
+                    LOCKRUN,
+                    "--nnodes",
+                    "2",
+                    "--node-rank",
+                    str(number),
+                    "--master-port",
+                    str(port),
+                    "--rdzv-conf",
+                    f"token_file={token}",
+                    "--nproc-per-node",
+                    "1",
+                    "--prefix",
+                    "off",
+                    "--max-replacements",
+                    "9",
+                    RANK,
+                    training,
+                ],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for number in (0, 1)
+        ]
 
     def end(self):
         said = [process.communicate(timeout=600) for process in self.processes]
@@ -125,8 +161,9 @@ class KindsOfTrainings(Healed):
         self.heals(first_of(("1:3:backward:9", "0:4:forward:11", "0:6:after:9"), 2), "accumulate+twice+own_batch_norm")
 
     def test_a_spare_takes_the_place(self):
-        killed = self.heals(["1:2:data:9", "0:5:after:9"], "plain", r"replaced by spare 0 in [\d.]+ s, no step lost", spares=1,
-                            HEAL_BACKEND="cpu:lockstep")
+        killed = self.heals(
+            ["1:2:data:9", "0:5:after:9"], "plain", r"replaced by spare 0 in [\d.]+ s, no step lost", spares=1, HEAL_BACKEND="cpu:lockstep"
+        )
         self.assertIn("lockrun: 2 ranks were replaced (2 by spares), no step lost", killed.err)
 
     def test_over_machines(self):
@@ -138,9 +175,11 @@ class KindsOfTrainings(Healed):
         self.assertEqual(len(re.findall(r"replaced in [\d.]+ s, no step lost", killed.told)), len(kills), killed.told)
 
     def test_what_cannot_be_handed_over_is_said(self):
-        for training, told in (("power", ", because of rank 0: the communication hook powerSGD_hook of a"),
-                               ("gloo_before", ", because of rank 0: it has made a process group by new_group()"),
-                               ("late", " from here on: the program has made a process group after Recovery, which a new process could not join")):
+        for training, told in (
+            ("power", ", because of rank 0: the communication hook powerSGD_hook of a"),
+            ("gloo_before", ", because of rank 0: it has made a process group by new_group()"),
+            ("late", " from here on: the program has made a process group after Recovery, which a new process could not join"),
+        ):
             with self.subTest(training):
                 job = Job(2, "1:3:data:9", training)
                 self.assertEqual(job.end(), 137, job.told)

@@ -26,8 +26,14 @@ class WatchTest(unittest.TestCase):
 
     def start(self, *arguments):
         environment = dict(os.environ, PATH=f"{self.directory}:{os.environ['PATH']}", OMP_NUM_THREADS="1", PYTHON_EXEC=sys.executable)
-        job = subprocess.Popen([LOCKRUN, "--nproc-per-node", "2", "--hang-timeout", "2", "--prefix", "off", RANK, *arguments],
-                               cwd=self.directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        job = subprocess.Popen(
+            [LOCKRUN, "--nproc-per-node", "2", "--hang-timeout", "2", "--prefix", "off", RANK, *arguments],
+            cwd=self.directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         self.addCleanup(job.stdout.close)
         return job
 
@@ -44,8 +50,11 @@ class WatchTest(unittest.TestCase):
         for case in cases:
             operation = rf"{'recv' if case == 'recv' else 'all_reduce'} of {400 if case == 'ddp' else 40} bytes"
             said = self.read_until(job, "rank 1 (pid")
-            self.assertRegex(said, r"no collective was started for \d+ s: rank 0 waits in the \w+ operation \("
-                                   rf"{operation}\) for rank 1, which has started \d \(the last: ")
+            self.assertRegex(
+                said,
+                r"no collective was started for \d+ s: rank 0 waits in the \w+ operation \("
+                rf"{operation}\) for rank 1, which has started \d \(the last: ",
+            )
             said += self.read_until(job, "hold_all_up at")
             said += job.stdout.readline()
             # Where rank 0 waits, then where rank 1 is: in the script, not in torch.

@@ -63,8 +63,9 @@ def judge(name, journals, ending):
         if all(each == kind for each in kinds):
             return Case(kind, seconds, journals[0].reasons[name])
     # The earliest message is the cause; a rank that failed leaves, which the others then report.
-    messages = sorted((when, f"rank {rank}: {text}") for rank, journal in enumerate(journals)
-                      for when, case, text in journal.messages if case == name)
+    messages = sorted(
+        (when, f"rank {rank}: {text}") for rank, journal in enumerate(journals) for when, case, text in journal.messages if case == name
+    )
     told = [text for _, text in messages]
     if not told or "killed" in ending:
         told.insert(0, f"{ending} in this case; by rank: {', '.join(kinds)}")
@@ -95,9 +96,27 @@ def launch(options, command):
     if not options.machines:
         return [command]
     port = free_port()
-    return [[LOCKRUN, "--nnodes", str(len(options.machines)), "--node-rank", str(node), "--master-addr", "127.0.0.1",
-             "--master-port", str(port), "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks),
-             "--shutdown-timeout", "3", *command] for node, ranks in enumerate(options.machines)]
+    return [
+        [
+            LOCKRUN,
+            "--nnodes",
+            str(len(options.machines)),
+            "--node-rank",
+            str(node),
+            "--master-addr",
+            "127.0.0.1",
+            "--master-port",
+            str(port),
+            "--local-addr",
+            "127.0.0.1",
+            "--nproc-per-node",
+            str(ranks),
+            "--shutdown-timeout",
+            "3",
+            *command,
+        ]
+        for node, ranks in enumerate(options.machines)
+    ]
 
 
 def run_to_end(commands, environment, options, deadline):
@@ -164,8 +183,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", required=True)
     parser.add_argument("--ranks", type=int, help="under lockrun; without it the program runs by itself")
-    parser.add_argument("--machines", type=int, nargs="+", default=[], metavar="N",
-                        help="ranks by machine, under one lockrun for each")
+    parser.add_argument("--machines", type=int, nargs="+", default=[], metavar="N", help="ranks by machine, under one lockrun for each")
     parser.add_argument("--environment", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seconds", type=float, default=800, help="for all cases together (default 800: a busy machine may need them)")
     parser.add_argument("--cases", metavar="FILTER", help="only these, as --gtest_filter names them")
@@ -180,8 +198,10 @@ def main():
     passed = sum(case.status == "run" for case in results.values())
     slowest = sorted(results.items(), key=lambda item: -item[1].seconds)[:5]
     skipped = sum(case.status == "skipped" for case in results.values())
-    print(f"{passed} cases passed, {failed} failed, {skipped} skipped, {len(results) - passed - failed - skipped} left out; slowest: "
-          + ", ".join(f"{name} {case.seconds:.1f} s" for name, case in slowest))
+    print(
+        f"{passed} cases passed, {failed} failed, {skipped} skipped, {len(results) - passed - failed - skipped} left out; slowest: "
+        + ", ".join(f"{name} {case.seconds:.1f} s" for name, case in slowest)
+    )
     return 1 if failed else 0
 
 

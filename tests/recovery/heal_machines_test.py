@@ -49,20 +49,50 @@ class Job:
             token = pathlib.Path(folder) / "token"
             token.write_text("0123456789abcdef0123456789abcdef\n")
             token.chmod(0o600)
-            environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", **environment, "HEAL_KILLS": kills, "HEAL_DIR": folder,
-                           "OMP_NUM_THREADS": "1"}
+            environment = {
+                **os.environ,
+                "LOCKSTEP_BACKEND": "lockstep",
+                **environment,
+                "HEAL_KILLS": kills,
+                "HEAL_DIR": folder,
+                "OMP_NUM_THREADS": "1",
+            }
             processes = []
             for number, ranks in enumerate(machines):
                 healing = ["--max-replacements", replacements_of[number]] if replacements_of[number] else []
-                command = [LOCKRUN, "--nnodes", len(machines), "--node-rank", number, "--master-port", port, "--rdzv-conf", f"token_file={token}",
-                           "--nproc-per-node", ranks, "--prefix", "off", *healing, *flags,
-                           TRAINING, "--steps", steps, "--optimizer", optimizer, "--models", models, "--subgroups", subgroups]
+                command = [
+                    LOCKRUN,
+                    "--nnodes",
+                    len(machines),
+                    "--node-rank",
+                    number,
+                    "--master-port",
+                    port,
+                    "--rdzv-conf",
+                    f"token_file={token}",
+                    "--nproc-per-node",
+                    ranks,
+                    "--prefix",
+                    "off",
+                    *healing,
+                    *flags,
+                    TRAINING,
+                    "--steps",
+                    steps,
+                    "--optimizer",
+                    optimizer,
+                    "--models",
+                    models,
+                    "--subgroups",
+                    subgroups,
+                ]
                 if "--spares" in flags:  # a rank dies when a spare waits on its machine
                     log = str(pathlib.Path(folder) / f"events{number}.jsonl")
                     command[1:1] = ["--event-log", log]
                     environment = {**environment, "HEAL_EVENTS": log}
-                processes.append(subprocess.Popen([str(word) for word in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                                  text=True))
+                processes.append(
+                    subprocess.Popen([str(word) for word in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                )
             try:
                 said = [process.communicate(timeout=400) for process in processes]
             finally:
@@ -74,7 +104,8 @@ class Job:
         self.errors = [err for _, err in said]
         self.stderr = "".join(self.errors)
         self.told = f"{machines}, {optimizer}, HEAL_KILLS='{kills}'\n{self.stdout}" + "".join(
-            f"-- machine {number}, code {process.returncode}:\n{err}" for number, (process, (_, err)) in enumerate(zip(processes, said)))
+            f"-- machine {number}, code {process.returncode}:\n{err}" for number, (process, (_, err)) in enumerate(zip(processes, said))
+        )
 
     def replaced(self):
         return len(re.findall(r"replaced (?:by spare \d+ )?in [\d.]+ s, no step lost", self.stderr))
@@ -109,8 +140,12 @@ class Heal(Jobs):
         self.assertEqual(len(re.findall(r"rank \d: outlives_machine 4", job.stdout)), 4, job.told)
 
     def test_each_rank(self):
-        kills = [f"{rank}:{3 + rank}:{place}:{how}" for rank, (place, how) in enumerate(  # leaders and others of their machines
-            (("data", KILL), ("forward", SEGV), ("backward", "exit"), ("after", KILL)))]
+        kills = [
+            f"{rank}:{3 + rank}:{place}:{how}"
+            for rank, (place, how) in enumerate(  # leaders and others of their machines
+                (("data", KILL), ("forward", SEGV), ("backward", "exit"), ("after", KILL))
+            )
+        ]
         for job in (" ".join(kills), *first_of(kills, 0)):
             with self.subTest(job):
                 self.heals([2, 2], job)
@@ -136,8 +171,11 @@ class Heal(Jobs):
         self.heals([2, 2], f"1:4:data:{KILL} 3:4:data:{KILL} 0:8:backward:{KILL} 1:8:forward:{SEGV}")
 
     def test_what_is_left_of_connections(self):
-        job = self.heals([2, 1], f"1:1:data:{KILL} 2:5:data:{KILL} 1:6:data:{KILL} 2:7:data:{KILL} 1:9:data:{KILL} 2:10:data:{KILL}",
-                         environment={"LOCKSTEP_UPLINK": "gloo", "HEAL_TELLS": "threads"})
+        job = self.heals(
+            [2, 1],
+            f"1:1:data:{KILL} 2:5:data:{KILL} 1:6:data:{KILL} 2:7:data:{KILL} 1:9:data:{KILL} 2:10:data:{KILL}",
+            environment={"LOCKSTEP_UPLINK": "gloo", "HEAL_TELLS": "threads"},
+        )
         threads = dict(re.findall(r"rank 0 after step (\d+): (\d+) threads", job.stdout))
         self.assertEqual(int(threads["12"]), int(threads["4"]), job.told)
 
@@ -167,8 +205,19 @@ class Connecting(Jobs):
 class SpareJobs(Jobs):
     """Machines of c10d, a further one of which waits."""
 
-    def lose(self, rank, machine, how=signal.SIGKILL, kills="{rank}:5:backward:hold", optimizer="adam", subgroups="no", of_spare=None, codes=(0, 0),
-             hosts=None, **environment):
+    def lose(
+        self,
+        rank,
+        machine,
+        how=signal.SIGKILL,
+        kills="{rank}:5:backward:hold",
+        optimizer="adam",
+        subgroups="no",
+        of_spare=None,
+        codes=(0, 0),
+        hosts=None,
+        **environment,
+    ):
         """Rank `rank` stays in a step; then its machine, the `machine`th that has come, is lost. `of_spare`: environment of the third one.
         With `hosts` (ThreeHosts) each machine is one of them, and the cable of the lost one is cut."""
         # Hosts have a /dev/shm of their own.
@@ -178,8 +227,15 @@ class SpareJobs(Jobs):
             token.write_text("0123456789abcdef0123456789abcdef\n")
             token.chmod(0o600)
             port = free_port()
-            environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", **environment, "HEAL_KILLS": kills.format(rank=rank), "HEAL_DIR": name,
-                           "OMP_NUM_THREADS": "1", **({"TMPDIR": name} if hosts else {})}
+            environment = {
+                **os.environ,
+                "LOCKSTEP_BACKEND": "lockstep",
+                **environment,
+                "HEAL_KILLS": kills.format(rank=rank),
+                "HEAL_DIR": name,
+                "OMP_NUM_THREADS": "1",
+                **({"TMPDIR": name} if hosts else {}),
+            }
             # A machine that is silent is lost soon, but not one that does not run for a second.
             conf = f"token_file={token},last_call_timeout=1,keep_alive_interval=0.5,keep_alive_max_attempt=16"
             jobs, silenced = [], []
@@ -189,11 +245,42 @@ class SpareJobs(Jobs):
                 number = len(jobs)
                 inside = hosts.hosts["abc"[number]].command() if hosts else []
                 with open(folder / f"out{number}", "w") as out, open(folder / f"err{number}", "w") as err:
-                    jobs.append(subprocess.Popen([*inside, LOCKRUN, "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{endpoint}:{port}",
-                                                  "--rdzv-conf", conf, "--nproc-per-node", "2", "--prefix", "off", "--max-replacements", "8",
-                                                  "--event-log", folder / "events",
-                                                  "--max-restarts", "1", TRAINING, "--steps", "12", "--optimizer", optimizer, "--subgroups", subgroups],
-                                                 env={**environment, **(of_spare or {} if number == 2 else {})}, stdout=out, stderr=err))
+                    jobs.append(
+                        subprocess.Popen(
+                            [
+                                *inside,
+                                LOCKRUN,
+                                "--nnodes",
+                                "2",
+                                "--rdzv-backend",
+                                "c10d",
+                                "--rdzv-endpoint",
+                                f"{endpoint}:{port}",
+                                "--rdzv-conf",
+                                conf,
+                                "--nproc-per-node",
+                                "2",
+                                "--prefix",
+                                "off",
+                                "--max-replacements",
+                                "8",
+                                "--event-log",
+                                folder / "events",
+                                "--max-restarts",
+                                "1",
+                                TRAINING,
+                                "--steps",
+                                "12",
+                                "--optimizer",
+                                optimizer,
+                                "--subgroups",
+                                subgroups,
+                            ],
+                            env={**environment, **(of_spare or {} if number == 2 else {})},
+                            stdout=out,
+                            stderr=err,
+                        )
+                    )
 
             def said(number):
                 return (folder / f"err{number}").read_text()
@@ -201,8 +288,9 @@ class SpareJobs(Jobs):
             def wait(condition):
                 deadline = time.monotonic() + 200
                 while not condition():
-                    self.assertTrue(time.monotonic() < deadline and all(job.poll() is None for job in jobs),
-                                    [said(number) for number in range(len(jobs))])
+                    self.assertTrue(
+                        time.monotonic() < deadline and all(job.poll() is None for job in jobs), [said(number) for number in range(len(jobs))]
+                    )
                     time.sleep(0.02)
 
             try:
@@ -231,8 +319,12 @@ class SpareJobs(Jobs):
                         os.kill(pid, signal.SIGCONT)
             numbers = range(len(jobs))
             # Behind a cut cable lockrun goes on, and tries to come back.
-            result = subprocess.CompletedProcess([], 0, "".join((folder / f"out{number}").read_text() for number in numbers),
-                                                 "".join(said(number) for number in numbers if not (hosts and number == lost)))
+            result = subprocess.CompletedProcess(
+                [],
+                0,
+                "".join((folder / f"out{number}").read_text() for number in numbers),
+                "".join(said(number) for number in numbers if not (hosts and number == lost)),
+            )
             result.told = "\n".join([result.stdout, *map(said, numbers)])
             result.events = [json.loads(line) for line in (folder / "events").read_text().splitlines()]
             self.assertEqual([job.returncode for job in others], list(codes), result.told)

@@ -31,8 +31,16 @@ class HealPlannedTest(unittest.TestCase):
         token.write_text("0123456789abcdef0123456789abcdef\n")
         token.chmod(0o600)
         self.port = free_port()
-        self.flags = ["--nnodes", "2:3", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
-                      "--rdzv-conf", f"token_file={token},last_call_timeout=1,keep_alive_interval=0.5,keep_alive_max_attempt=30"]
+        self.flags = [
+            "--nnodes",
+            "2:3",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            f"127.0.0.1:{self.port}",
+            "--rdzv-conf",
+            f"token_file={token},last_call_timeout=1,keep_alive_interval=0.5,keep_alive_max_attempt=30",
+        ]
         self.jobs = []
         self.addCleanup(self.end)
 
@@ -50,18 +58,46 @@ class HealPlannedTest(unittest.TestCase):
     def train(self, name, **arguments):
         """The arguments of a training in a folder of its own."""
         file = self.folder / f"{name}.json"
-        file.write_text(json.dumps({**ARGUMENTS, "num_train_epochs": 4, "resume_from_checkpoint": "auto", **arguments,
-                                    "output_dir": str(self.folder / name)}))
+        file.write_text(
+            json.dumps({**ARGUMENTS, "num_train_epochs": 4, "resume_from_checkpoint": "auto", **arguments, "output_dir": str(self.folder / name)})
+        )
         return file
 
     def start(self, file, flags, ranks=1, kills=f"1:{DEATH}:forward:{KILL}"):
         number = len(self.jobs)
-        environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", "LOCKSTEP_REPLACEMENT_TIMEOUT": str(LONGEST), "HEAL_DIR": str(self.folder),
-                       "HEAL_KILLS": kills, "HEAL_WAITS": str(STOP) if kills else "", "OMP_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            "LOCKSTEP_BACKEND": "lockstep",
+            "LOCKSTEP_REPLACEMENT_TIMEOUT": str(LONGEST),
+            "HEAL_DIR": str(self.folder),
+            "HEAL_KILLS": kills,
+            "HEAL_WAITS": str(STOP) if kills else "",
+            "OMP_NUM_THREADS": "1",
+        }
         with open(self.folder / f"out{number}", "w") as out, open(self.folder / f"err{number}", "w") as err:
-            self.jobs.append(subprocess.Popen(
-                [LOCKRUN, *flags, "--nproc-per-node", str(ranks), "--prefix", "off", "--event-log", self.folder / "events", "--max-replacements", "4",
-                 "--shutdown-timeout", str(LONGEST), PROGRAM, file], env=environment, stdout=out, stderr=err))
+            self.jobs.append(
+                subprocess.Popen(
+                    [
+                        LOCKRUN,
+                        *flags,
+                        "--nproc-per-node",
+                        str(ranks),
+                        "--prefix",
+                        "off",
+                        "--event-log",
+                        self.folder / "events",
+                        "--max-replacements",
+                        "4",
+                        "--shutdown-timeout",
+                        str(LONGEST),
+                        PROGRAM,
+                        file,
+                    ],
+                    env=environment,
+                    stdout=out,
+                    stderr=err,
+                )
+            )
         return number
 
     def said(self, number):
@@ -208,6 +244,7 @@ class HealPlannedTest(unittest.TestCase):
 
     def ranks(self, number=0):
         """The pids of a lockrun's, in the order of their start."""
+
         def of(process):
             found = pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()
             return [*found, *(below for child in found for below in of(child))]
@@ -217,6 +254,7 @@ class HealPlannedTest(unittest.TestCase):
                 return [int(pid) for pid in of(self.jobs[number].pid) if os.readlink(f"/proc/{pid}/exe") == str(PROGRAM.resolve())]
             except FileNotFoundError:
                 return []
+
         return until(look, self.told())
 
     def test_a_signal_to_each_process(self):

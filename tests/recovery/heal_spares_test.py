@@ -29,8 +29,15 @@ class Job:
         healing += ["--event-log", self.log, *(["--spares", spares] if spares else [])]
         words = program or [PROGRAMS / "healed_training", "--steps", steps, "--optimizer", optimizer]
         command = [LOCKRUN, "--standalone", "--nproc-per-node", ranks, *healing, *flags, *words]
-        environment = {**os.environ, "LOCKSTEP_REPLACEMENT_TIMEOUT": str(LONGEST), **environment, "HEAL_KILLS": kills,
-                       "HEAL_DIR": self.folder.name, "OMP_NUM_THREADS": "1", **({"HEAL_EVENTS": str(self.log)} if spares and waits else {})}
+        environment = {
+            **os.environ,
+            "LOCKSTEP_REPLACEMENT_TIMEOUT": str(LONGEST),
+            **environment,
+            "HEAL_KILLS": kills,
+            "HEAL_DIR": self.folder.name,
+            "OMP_NUM_THREADS": "1",
+            **({"HEAL_EVENTS": str(self.log)} if spares and waits else {}),
+        }
         self.process = subprocess.Popen([str(word) for word in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def end(self):
@@ -61,7 +68,7 @@ class Job:
 
     def wait_for_spare(self, number=1):
         """Its pid, once so many have waited."""
-        waiting = self.wait_for(lambda events: [event for event in events if event["event"] == "spare"][number - 1:])
+        waiting = self.wait_for(lambda events: [event for event in events if event["event"] == "spare"][number - 1 :])
         return waiting[0]["pid"]
 
 
@@ -162,8 +169,12 @@ class Spares(unittest.TestCase):
         self.assertEqual(len([event for event in job.events if event["event"] == "spare"]), 2, job.events)
 
     def test_a_program_that_reads_its_rank_before_init(self):
-        job = Job(2, waits=False, steps=2000, program=["sh", "-c", 'case $RANK in spare) echo no rank; exit 3;; *) exec "$0" --steps 2000;; esac',
-                                                       PROGRAMS / "healed_training"])
+        job = Job(
+            2,
+            waits=False,
+            steps=2000,
+            program=["sh", "-c", 'case $RANK in spare) echo no rank; exit 3;; *) exec "$0" --steps 2000;; esac', PROGRAMS / "healed_training"],
+        )
         self.assertEqual(job.end(), 0, job.told)
         self.assertEqual(job.count(r"spare 0 \(pid \d+\) ended with exit code 3 before it waited in init\(\), and no more are started"), 1, job.told)
         self.assertIn("[spare 0]: no rank", job.out)
@@ -198,7 +209,7 @@ class Spares(unittest.TestCase):
         job.process.send_signal(signal.SIGINT)
         self.assertEqual(job.end(), 130, job.told)
         names = [event["event"] for event in job.events]
-        self.assertNotIn("hang", names[names.index("spare"):], job.told)
+        self.assertNotIn("hang", names[names.index("spare") :], job.told)
 
 
 class CtrlC(unittest.TestCase):
@@ -211,7 +222,15 @@ class CtrlC(unittest.TestCase):
                 arguments = pathlib.Path(folder.name) / "args.json"
                 arguments.write_text(json.dumps({"num_train_epochs": 2, "per_device_train_batch_size": 5, "output_dir": folder.name + "/out"}))
                 # The signal waits for half of that.
-                job = Job(2, how["kills"], "--shutdown-timeout", "6", spares=0, HEAL_STUCK="yes", program=[*how["program"], arguments] if "program" in how else None)
+                job = Job(
+                    2,
+                    how["kills"],
+                    "--shutdown-timeout",
+                    "6",
+                    spares=0,
+                    HEAL_STUCK="yes",
+                    program=[*how["program"], arguments] if "program" in how else None,
+                )
                 job.wait_for(lambda events: [event for event in events if event["event"] == "exit"])
                 job.process.send_signal(signal.SIGINT)
                 self.assertEqual(job.end(), 130, job.told)
@@ -221,8 +240,12 @@ class CtrlC(unittest.TestCase):
 def children_of(pid):
     """The pids of a lockrun's ranks and spares: children of its guardian, in the order of their start."""
     guardians = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [child for guardian in guardians for child in pathlib.Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()
-            if "healed" in pathlib.Path(f"/proc/{child}/comm").read_text()]
+    return [
+        child
+        for guardian in guardians
+        for child in pathlib.Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()
+        if "healed" in pathlib.Path(f"/proc/{child}/comm").read_text()
+    ]
 
 
 if __name__ == "__main__":

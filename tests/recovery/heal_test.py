@@ -25,20 +25,72 @@ LONGEST = "600"  # seconds: a job, or the start of a process, on a machine that 
 references = {}
 
 
-def run(ranks, kills="", *flags, optimizer="adam", steps=12, replacements=20, width=32, times="no", norm="", models=1, hook="",
-        logical=0, subgroups="no", accumulate="no", recoveries=1, **environment):
+def run(
+    ranks,
+    kills="",
+    *flags,
+    optimizer="adam",
+    steps=12,
+    replacements=20,
+    width=32,
+    times="no",
+    norm="",
+    models=1,
+    hook="",
+    logical=0,
+    subgroups="no",
+    accumulate="no",
+    recoveries=1,
+    **environment,
+):
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "LOCKSTEP_REPLACEMENT_TIMEOUT": LONGEST, **environment, "HEAL_KILLS": kills, "HEAL_DIR": folder, "OMP_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            "LOCKSTEP_REPLACEMENT_TIMEOUT": LONGEST,
+            **environment,
+            "HEAL_KILLS": kills,
+            "HEAL_DIR": folder,
+            "OMP_NUM_THREADS": "1",
+        }
         healing = ["--max-replacements", str(replacements)] if replacements else []
-        command = [LOCKRUN, "--standalone", "--nproc-per-node", str(ranks), "--prefix", "off", *healing, *map(str, flags),
-                   TRAINING, "--steps", str(steps), "--optimizer", optimizer, "--width", str(width),
-                   "--times", times, "--models", str(models), "--logical", str(logical), "--subgroups", subgroups, "--accumulate", accumulate,
-                   "--recoveries", str(recoveries),
-                   *(["--norm", norm] if norm else []), *(["--hook", hook] if hook else [])]
+        command = [
+            LOCKRUN,
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+            "--prefix",
+            "off",
+            *healing,
+            *map(str, flags),
+            TRAINING,
+            "--steps",
+            str(steps),
+            "--optimizer",
+            optimizer,
+            "--width",
+            str(width),
+            "--times",
+            times,
+            "--models",
+            str(models),
+            "--logical",
+            str(logical),
+            "--subgroups",
+            subgroups,
+            "--accumulate",
+            accumulate,
+            "--recoveries",
+            str(recoveries),
+            *(["--norm", norm] if norm else []),
+            *(["--hook", hook] if hook else []),
+        ]
         job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=int(LONGEST))
         # Deaths that come at once say when.
-        job.deaths = [(int(kill.split(":")[0]), float(path.read_text())) for number, kill in enumerate(kills.split())
-                      if (path := pathlib.Path(folder) / f"death{number}").exists() and path.read_text()]
+        job.deaths = [
+            (int(kill.split(":")[0]), float(path.read_text()))
+            for number, kill in enumerate(kills.split())
+            if (path := pathlib.Path(folder) / f"death{number}").exists() and path.read_text()
+        ]
         return job
 
 
@@ -76,9 +128,11 @@ def is_there(pid):
 
 def children(pid, count):
     """The pids of at least so many children of a process."""
+
     def look():
         found = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [int(child) for child in found] if len(found) >= count else []
+
     return until(look, f"{pid} has not {count} children")
 
 
@@ -146,8 +200,11 @@ class Heal(Jobs):
                 self.assertEqual(job.returncode, 0, told)
                 self.assertEqual(hashes(job), self.reference(ranks, optimizer=optimizer, width=256, norm=norm, models=models, **more), told)
                 lost = ", ".join(f"{ms:.0f} ms" for ms in milliseconds_lost(job))
-                print(f"healed: {ranks} ranks, {optimizer}, {models} model{'s' * (models > 1)}, {job.stderr.count(' s, no step lost')} deaths, {spares} spares"
-                      + (f"; from a kill to the next step: {lost}" if lost else ""), flush=True)
+                print(
+                    f"healed: {ranks} ranks, {optimizer}, {models} model{'s' * (models > 1)}, {job.stderr.count(' s, no step lost')} deaths, {spares} spares"
+                    + (f"; from a kill to the next step: {lost}" if lost else ""),
+                    flush=True,
+                )
 
     def test_an_exception_in_the_body_is_no_death(self):
         # What the program counts itself is not taken back, so that the ranks differ in the end.
@@ -185,8 +242,10 @@ class Heal(Jobs):
 class KindsOfTrainings(Jobs):
     def test_divided_optimizers(self):
         for optimizer, ranks in first_of((("fused_zero", 3), ("zero", 2), ("shared_zero", 2), ("shared_zero", 3)), 3):
-            kills = " ".join(f"{number % ranks}:{1 + number}:{place}:{[KILL, SEGV, 'exit'][number % 3]}"
-                             for number, place in enumerate([*PLACES, *first_of(["before", "after"], 0)]))
+            kills = " ".join(
+                f"{number % ranks}:{1 + number}:{place}:{[KILL, SEGV, 'exit'][number % 3]}"
+                for number, place in enumerate([*PLACES, *first_of(["before", "after"], 0)])
+            )
             with self.subTest(optimizer=optimizer, ranks=ranks):
                 self.heals(ranks, kills, optimizer=optimizer)
 
@@ -205,8 +264,10 @@ class KindsOfTrainings(Jobs):
 
     def test_running_statistics_of_own_batches(self):
         for norm, ranks in (("own", 2), ("rank0", 3)):
-            kills = " ".join(f"{number % ranks}:{1 + number}:{place}:{[KILL, SEGV, 'exit'][number % 3]}"
-                             for number, place in enumerate([*PLACES, *first_of(["backward", "after"], 0)]))
+            kills = " ".join(
+                f"{number % ranks}:{1 + number}:{place}:{[KILL, SEGV, 'exit'][number % 3]}"
+                for number, place in enumerate([*PLACES, *first_of(["backward", "after"], 0)])
+            )
             with self.subTest(norm=norm, ranks=ranks):
                 self.heals(ranks, kills, norm=norm, optimizer=["adam", "our_sgd"][ranks % 2])
 
@@ -220,7 +281,8 @@ class KindsOfTrainings(Jobs):
         # Until the third step gradients are not compressed; it begins with random matrices.
         for hook, ranks, norm in (("power", 3, "own"), ("batched", 2, "")):
             kills = f"0:0:after:{KILL} 1:1:before:exit 0:3:backward:{KILL} 1:4:data:{SEGV} " + " ".join(
-                f"{number % ranks}:{5 + number}:{place}:{KILL}" for number, place in enumerate(["forward", "backward", "before", "after", "between"]))
+                f"{number % ranks}:{5 + number}:{place}:{KILL}" for number, place in enumerate(["forward", "backward", "before", "after", "between"])
+            )
             with self.subTest(hook=hook):
                 self.heals(ranks, kills, hook=hook, norm=norm, optimizer=["adam", "our_sgd"][ranks % 2])
 
@@ -230,8 +292,10 @@ class KindsOfTrainings(Jobs):
 
     def test_logical_ranks(self):
         for ranks, norm, optimizer in first_of(((2, "rank0", "adam"), (4, "", "our_adamw"))):
-            kills = " ".join(f"{number % ranks}:{1 + number}:{place}:{[KILL, SEGV, 'exit'][number % 3]}"
-                             for number, place in enumerate([*PLACES, "backward", "updated"]))
+            kills = " ".join(
+                f"{number % ranks}:{1 + number}:{place}:{[KILL, SEGV, 'exit'][number % 3]}"
+                for number, place in enumerate([*PLACES, "backward", "updated"])
+            )
             with self.subTest(ranks=ranks, norm=norm):
                 self.heals(ranks, kills, logical=4, norm=norm, optimizer=optimizer)
 
@@ -274,8 +338,9 @@ class Fallback(unittest.TestCase):
     def test_a_message_before_recovery_that_comes_later(self):
         job = run(2, f"1:4:data:{KILL}", HEAL_UNWAITED="message")
         self.assertEqual(job.returncode, 137, job.stdout + job.stderr)
-        self.assertRegex(job.stderr, "ranks that die are not replaced, because of rank 0: it has started recv.*, which has not ended: "
-                                     "wait for its Work before")
+        self.assertRegex(
+            job.stderr, "ranks that die are not replaced, because of rank 0: it has started recv.*, which has not ended: wait for its Work before"
+        )
 
     def test_used_up(self):
         job = run(2, f"1:4:backward:{KILL} 0:6:data:{KILL}", replacements=1)
@@ -308,9 +373,25 @@ class Fallback(unittest.TestCase):
         """The job ends, and nothing of it is left."""
         for victim in ("lockrun", "guardian"):
             with self.subTest(victim=victim), tempfile.TemporaryDirectory() as folder:
-                job = subprocess.Popen([LOCKRUN, "--standalone", "--nproc-per-node", "2", "--max-replacements", "3", "--event-log", f"{folder}/log",
-                                        TRAINING, "--steps", "1000000"], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-                                       stderr=subprocess.PIPE, text=True)
+                job = subprocess.Popen(
+                    [
+                        LOCKRUN,
+                        "--standalone",
+                        "--nproc-per-node",
+                        "2",
+                        "--max-replacements",
+                        "3",
+                        "--event-log",
+                        f"{folder}/log",
+                        TRAINING,
+                        "--steps",
+                        "1000000",
+                    ],
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
                 guardian = children(job.pid, 1)[0]
                 ranks = children(guardian, 2)
                 os.kill(job.pid if victim == "lockrun" else guardian, signal.SIGKILL)

@@ -21,9 +21,20 @@ PROGRAM = pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "healed_trainer"
 KILL, SEGV = int(signal.SIGKILL), int(signal.SIGSEGV)
 # ARGUMENTS make 2 epochs of 9 steps on 2 ranks, with evaluations after each 4 steps and checkpoints after each 6.
 STEPS = 18
-ARGUMENTS = {"num_train_epochs": 2, "per_device_train_batch_size": 5, "learning_rate": 0.01, "logging_steps": 3,
-             "eval_strategy": "steps", "eval_steps": 4, "per_device_eval_batch_size": 4, "save_strategy": "steps", "save_steps": 6,
-             "report_to": "csv,jsonl", "max_grad_norm": 1.0, "run_id": "healed"}
+ARGUMENTS = {
+    "num_train_epochs": 2,
+    "per_device_train_batch_size": 5,
+    "learning_rate": 0.01,
+    "logging_steps": 3,
+    "eval_strategy": "steps",
+    "eval_steps": 4,
+    "per_device_eval_batch_size": 4,
+    "save_strategy": "steps",
+    "save_steps": 6,
+    "report_to": "csv,jsonl",
+    "max_grad_norm": 1.0,
+    "run_id": "healed",
+}
 PLACES = ["epoch_begin", "step_begin", "forward", "before", "after", "step_end", "log", "evaluation", "evaluated", "saved", "epoch_end"]
 TIMES = re.compile(r"runtime|per_second|^time$|_timestamp$|^ts$")
 RANKS = [int(ranks) for ranks in os.environ.get("LOCKSTEP_TEST_RANKS", "2 2 3").split()]
@@ -39,12 +50,16 @@ def results(folder):
     """What a job has left, without times."""
     found = {"folders": sorted(path.name for path in folder.iterdir() if path.name not in {"lockstep.lock"})}
     found["log"] = [without_times(json.loads(line)) for line in (folder / "log.jsonl").read_text().splitlines()]
-    found["jsonl"] = [without_times(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()
-                      if "train_runtime" not in line and "config" not in line]
+    found["jsonl"] = [
+        without_times(json.loads(line))
+        for line in (folder / "metrics.jsonl").read_text().splitlines()
+        if "train_runtime" not in line and "config" not in line
+    ]
     with open(folder / "metrics.csv", newline="") as file:
         found["csv"] = [without_times(row) for row in csv.DictReader(file)]
-    for path in sorted([*folder.glob("checkpoint-*/*.safetensors"), *folder.glob("final/*.safetensors"),
-                        *folder.glob("checkpoint-*/scheduler.json")]):
+    for path in sorted(
+        [*folder.glob("checkpoint-*/*.safetensors"), *folder.glob("final/*.safetensors"), *folder.glob("checkpoint-*/scheduler.json")]
+    ):
         found[str(path.relative_to(folder))] = path.read_bytes()
     for path in sorted(folder.glob("checkpoint-*/trainer_state.json")):
         state = json.loads(path.read_text())
@@ -65,9 +80,20 @@ class HealTrainer(unittest.TestCase):
         (folder / "args.json").write_text(json.dumps({**ARGUMENTS, **arguments, "output_dir": str(out)}))
         healing = ["--max-replacements", str(replacements)] if replacements else []
         healing += ["--spares", str(spares)] if spares else []
-        environment = {**os.environ, "LOCKSTEP_REPLACEMENT_TIMEOUT": str(LONGEST), "HEAL_KILLS": kills, "HEAL_DIR": str(folder), "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen([LOCKRUN, "--standalone", "--nproc-per-node", str(ranks), "--prefix", "off", *healing, PROGRAM,
-                                    folder / "args.json"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        environment = {
+            **os.environ,
+            "LOCKSTEP_REPLACEMENT_TIMEOUT": str(LONGEST),
+            "HEAL_KILLS": kills,
+            "HEAL_DIR": str(folder),
+            "OMP_NUM_THREADS": "1",
+        }
+        process = subprocess.Popen(
+            [LOCKRUN, "--standalone", "--nproc-per-node", str(ranks), "--prefix", "off", *healing, PROGRAM, folder / "args.json"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if during:
             during(process, out)
         stdout, stderr = process.communicate(timeout=LONGEST)
@@ -124,8 +150,10 @@ class HealTrainer(unittest.TestCase):
         for half in (PLACES[::2], PLACES[1::2]):
             places = sorted(half, key=at.get)
             for first in first_of((0, 1)):
-                self.heals(2, " ".join(f"{(first + number) % 2}:{at[place]}:{place}:{[KILL, SEGV, 'exit'][number % 3]}"
-                                       for number, place in enumerate(places)))
+                self.heals(
+                    2,
+                    " ".join(f"{(first + number) % 2}:{at[place]}:{place}:{[KILL, SEGV, 'exit'][number % 3]}" for number, place in enumerate(places)),
+                )
 
     def test_random_deaths(self):
         """A round of `scripts/soak heal`: any rank, place, time and way, one to four times."""
@@ -141,16 +169,20 @@ class HealTrainer(unittest.TestCase):
                 kills.append(f"{rank}:{step}:{place}:{draw.choice([KILL, SEGV, 'exit'])}")
             spares = draw.choice([0, 0, 1, 2])
             job = self.heals(ranks, " ".join(kills), deaths=-1, spares=spares)
-            print(f"healed: {ranks} ranks, Trainer, {job.stderr.count(' s, no step lost') if job else 0} deaths, {spares} spares, {kills}", flush=True)
+            print(
+                f"healed: {ranks} ranks, Trainer, {job.stderr.count(' s, no step lost') if job else 0} deaths, {spares} spares, {kills}", flush=True
+            )
 
     def test_while_a_checkpoint_is_written(self):
         """Rank 0 and another one die as soon as what is not yet a checkpoint is there, the first one or a later one of six."""
         for victim in (0, 1):
+
             def kill(process, folder, victim=victim):
                 while process.poll() is None and not (folder.exists() and any(name.startswith(".checkpoint") for name in os.listdir(folder))):
                     time.sleep(0.0005)
                 guardian = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
                 os.kill(int(pathlib.Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()[victim]), signal.SIGKILL)
+
             self.heals(2, "", deaths=1, during=kill, num_train_epochs=4)  # 16 lines: from the 20th on time decides
 
     def test_a_line_is_there_once(self):
@@ -161,8 +193,15 @@ class HealTrainer(unittest.TestCase):
         self.heals(2, f"0:3:after:{KILL} 1:9:forward:{KILL}", spares=1)
 
     def test_an_average_of_the_weights_and_the_best_model(self):
-        self.heals(2, f"0:5:after:{KILL} 1:9:before:{SEGV} 0:12:saved:{KILL}", ema_decay=0.9, load_best_model_at_end=True,
-                   metric_for_best_model="accuracy", save_steps=4, save_total_limit=2)
+        self.heals(
+            2,
+            f"0:5:after:{KILL} 1:9:before:{SEGV} 0:12:saved:{KILL}",
+            ema_decay=0.9,
+            load_best_model_at_end=True,
+            metric_for_best_model="accuracy",
+            save_steps=4,
+            save_total_limit=2,
+        )
 
     def test_a_deterministic_world(self):
         self.heals(2, f"0:3:after:{KILL} 1:5:forward:{SEGV} 1:6:saved:exit 0:8:evaluation:{KILL}", deterministic_world=4)

@@ -45,9 +45,15 @@ class DeclaredPackages(unittest.TestCase):
     def test_a_file_of_another_package_is_named(self):
         packages = {"declared": package(everywhere=True), "stray": package()}
         files = {"declared": ["/usr/include/stdio.h"], "stray": ["/usr/include", "/usr/include/stdlib.h", "/usr/include/string.h"]}
-        with tempfile.TemporaryDirectory() as build, \
-             mock.patch.multiple(declared_packages, read_packages=lambda: packages, read_lists=list,
-                                 files_of=lambda wanted: [item for item in files.items() if wanted(item[0])]):
+        with (
+            tempfile.TemporaryDirectory() as build,
+            mock.patch.multiple(
+                declared_packages,
+                read_packages=lambda: packages,
+                read_lists=list,
+                files_of=lambda wanted: [item for item in files.items() if wanted(item[0])],
+            ),
+        ):
             os.mkdir(os.path.join(build, "CMakeFiles"))
             pathlib.Path(build, "CMakeFiles", "rules.ninja").write_text("rule copy\n  command = cp $in $out\n")
             ninja = pathlib.Path(build, "build.ninja")

@@ -24,8 +24,17 @@ class DemoHeal(unittest.TestCase):
         (self.directory / "train.csv").write_text("\n".join(["text,label", *rows, ""]))
 
     def start(self, *flags):
-        command = [sys.executable, DEMO, "--bin-dir", os.environ["LOCKSTEP_BIN_DIR"], "--train-file", self.directory / "train.csv",
-                   "--output-dir", self.directory / "out", *map(str, flags)]
+        command = [
+            sys.executable,
+            DEMO,
+            "--bin-dir",
+            os.environ["LOCKSTEP_BIN_DIR"],
+            "--train-file",
+            self.directory / "train.csv",
+            "--output-dir",
+            self.directory / "out",
+            *map(str, flags),
+        ]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def test_the_weights_are_the_same(self):
@@ -56,8 +65,11 @@ class DemoHeal(unittest.TestCase):
             return False
 
     def test_mistakes_are_told(self):
-        for flags, expected in ((["--kills", 9, "--max-steps", 10], "--kills 9 is too many"), (["--nproc-per-node", 1], "from 2 to 64"),
-                                (["--bin-dir", self.directory], "has no program lockrun")):
+        for flags, expected in (
+            (["--kills", 9, "--max-steps", 10], "--kills 9 is too many"),
+            (["--nproc-per-node", 1], "from 2 to 64"),
+            (["--bin-dir", self.directory], "has no program lockrun"),
+        ):
             job = self.start(*flags)
             out, _ = job.communicate(timeout=30)
             self.assertNotEqual(job.returncode, 0)

@@ -52,10 +52,24 @@ class FindMpi(unittest.TestCase):
 
     def configure(self):
         """What CMake said; this machine's own MPI is not looked at."""
-        run = subprocess.run([os.environ["CMAKE_COMMAND"], "-G", "Ninja", "-S", self.directory, "-B", self.directory / "build",
-                              *(f"-D{name}={os.environ[name]}" for name in ("CMAKE_MAKE_PROGRAM", "CMAKE_CXX_COMPILER")),
-                              "-DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF", "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF"],
-                             env=dict(os.environ, MPI_HOME=str(self.directory / "mpi")), capture_output=True, text=True, timeout=100)
+        run = subprocess.run(
+            [
+                os.environ["CMAKE_COMMAND"],
+                "-G",
+                "Ninja",
+                "-S",
+                self.directory,
+                "-B",
+                self.directory / "build",
+                *(f"-D{name}={os.environ[name]}" for name in ("CMAKE_MAKE_PROGRAM", "CMAKE_CXX_COMPILER")),
+                "-DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF",
+                "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+            ],
+            env=dict(os.environ, MPI_HOME=str(self.directory / "mpi")),
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
         self.assertEqual(run.returncode, 0, run.stderr)
         return run.stdout
 

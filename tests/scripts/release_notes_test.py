@@ -43,12 +43,18 @@ def notes(version, *options, changes=CHANGES):
 
 class TestReleaseNotes(unittest.TestCase):
     def test_links_lead_to_the_tag(self):
-        for remote in ("https://example.com/owner/name.git", "https://user:word@example.com/owner/name", "git@example.com:owner/name.git",
-                       "ssh://git@example.com:2222/owner/name.git"):
+        for remote in (
+            "https://example.com/owner/name.git",
+            "https://user:word@example.com/owner/name",
+            "git@example.com:owner/name.git",
+            "ssh://git@example.com:2222/owner/name.git",
+        ):
             run = notes("0.2.0", "--remote", remote)
             self.assertEqual(run.stderr, "")
-            link = "- It works ([Steps that fail](https://example.com/owner/name/blob/v0.2.0/docs/steps.md#step)), " \
-                   "see [the site](https://example.org/a)."
+            link = (
+                "- It works ([Steps that fail](https://example.com/owner/name/blob/v0.2.0/docs/steps.md#step)), "
+                "see [the site](https://example.org/a)."
+            )
             self.assertIn(link, run.stdout.splitlines(), remote)
 
     def test_without_an_address_a_link_is_the_name_of_its_file(self):

@@ -67,10 +67,18 @@ class Setup(unittest.TestCase):
         (programs / "nvidia-smi").write_text(f"#!/bin/sh\n{self.gpu}\n")
         (programs / "nvidia-smi").chmod(0o755)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "LOCKSTEP_TORCH", "CMAKE_PREFIX"))}
-        environment = dict(inherited, PATH=f"{programs}:{os.environ['PATH']}", PYTHON=str(self.python), PIP_CONFIG_FILE=os.devnull,
-                           PIP_INDEX_URL=(self.directory / "default").as_uri(), LOCKSTEP_TORCH_CPU_INDEX=self.cpu_index, **environment)
-        run = subprocess.run([self.checkout / "scripts" / "setup", *options], env=environment, capture_output=True, text=True,
-                             timeout=200, stdin=subprocess.DEVNULL)
+        environment = dict(
+            inherited,
+            PATH=f"{programs}:{os.environ['PATH']}",
+            PYTHON=str(self.python),
+            PIP_CONFIG_FILE=os.devnull,
+            PIP_INDEX_URL=(self.directory / "default").as_uri(),
+            LOCKSTEP_TORCH_CPU_INDEX=self.cpu_index,
+            **environment,
+        )
+        run = subprocess.run(
+            [self.checkout / "scripts" / "setup", *options], env=environment, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL
+        )
         self.assertEqual((run.returncode, run.stderr), (0, ""), run.stdout)
         return run.stdout
 

@@ -30,8 +30,10 @@ class Checks(unittest.TestCase):
                 condition = condition_of(text, match.end())
                 is_more = condition.startswith("!") or re.search(r"\) [=!]= ", condition)
                 if COMPARISON.search(condition) and not is_more:
-                    found.append(f"{path.relative_to(SOURCE)}:{text.count(chr(10), 0, match.start()) + 1}: CHECK_TRUE({condition}): "
-                                 "take CHECK_EQUAL or CHECK_CLOSE")
+                    found.append(
+                        f"{path.relative_to(SOURCE)}:{text.count(chr(10), 0, match.start()) + 1}: CHECK_TRUE({condition}): "
+                        "take CHECK_EQUAL or CHECK_CLOSE"
+                    )
         self.assertEqual(found, [])
 
 

@@ -42,13 +42,19 @@ class Repository:
 
     def command(self, file, flags):
         target = file.relative_to(self.root).parts[0]
-        return {"directory": str(self.root / "build"), "file": str(file),
-                "command": f"c++ -I{self.root} {flags} -Wall -O2 -o {target}/CMakeFiles/all.dir/{file.name}.o -c {file}"}
+        return {
+            "directory": str(self.root / "build"),
+            "file": str(file),
+            "command": f"c++ -I{self.root} {flags} -Wall -O2 -o {target}/CMakeFiles/all.dir/{file.name}.o -c {file}",
+        }
 
     def run(self, *arguments):
         return subprocess.run(
-            [sys.executable, SCRIPT, "--root", self.root, "--build", self.root / "build",
-             "--exceptions", self.root / "exceptions.txt", *arguments], capture_output=True, text=True, timeout=300)
+            [sys.executable, SCRIPT, "--root", self.root, "--build", self.root / "build", "--exceptions", self.root / "exceptions.txt", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
 
 
 class OurClasses(unittest.TestCase):
@@ -91,8 +97,9 @@ class ClassRuleTest(unittest.TestCase):
         self.assertEqual({}, self.listed({"tests/a.cpp": f"struct A {{\n{methods(31)}}};\n"}))
 
     def test_what_is_a_method(self):
-        lines = self.listed({
-            "lockstep/a.h": """#pragma once
+        lines = self.listed(
+            {
+                "lockstep/a.h": """#pragma once
                 class A {
                  public:
                   A();                                  // 1
@@ -119,11 +126,13 @@ class ClassRuleTest(unittest.TestCase):
                 template <class T> struct Pair { T first; void swap(); };
                 template <class T> void Pair<T>::swap() {}
                 """,
-            "lockstep/a.cpp": """#include "lockstep/a.h"
+                "lockstep/a.cpp": """#include "lockstep/a.h"
                 A::A() {}
                 A::A(A&&) = default;
                 A::~A() {}
-                """})
+                """,
+            }
+        )
         self.assertIn(": 11 methods (11 of its own), 1 sources in lockstep/a.cpp", lines["A"])
         self.assertIn(": 2 methods (2 of its own), 0 sources", lines["A::Nested"])
         self.assertIn(": 1 methods (1 of its own), 0 sources", lines["Pair"])
@@ -143,18 +152,20 @@ class ClassRuleTest(unittest.TestCase):
     def test_members_lie_in_two_sources_at_most(self):
         header = f"#pragma once\nclass A {{\n{methods(3)}  static int data;\n  void here() {{}}\n}};\n"
         include = '#include "lockstep/a.h"\n'
-        files = {"lockstep/a.h": header, "lockstep/one.cpp": include + definitions("A", [0]),
-                 "lockstep/two.cpp": include + definitions("A", [1, 2])}
+        files = {"lockstep/a.h": header, "lockstep/one.cpp": include + definitions("A", [0]), "lockstep/two.cpp": include + definitions("A", [1, 2])}
         self.assertIn("2 sources in lockstep/one.cpp, lockstep/two.cpp", self.listed(files)["A"])
         third = {"lockstep/three.cpp": include + definitions("A", [2]), "lockstep/two.cpp": include + definitions("A", [1])}
         for lines in (self.refused({**files, **third}), self.refused({**files, "lockstep/three.cpp": include + "int A::data = 1;\n"})):
-            self.assertEqual(["A (lockstep/a.h): 4 methods (4 of its own), 3 sources in "
-                              "lockstep/one.cpp, lockstep/three.cpp, lockstep/two.cpp"], lines)
+            self.assertEqual(
+                ["A (lockstep/a.h): 4 methods (4 of its own), 3 sources in lockstep/one.cpp, lockstep/three.cpp, lockstep/two.cpp"], lines
+            )
 
     def test_functions_that_take_private_state_are_methods(self):
-        include = '#pragma once\n#include <memory>\n'
-        lines = self.listed({
-            "lockstep/a.h": include + """
+        include = "#pragma once\n#include <memory>\n"
+        lines = self.listed(
+            {
+                "lockstep/a.h": include
+                + """
                 class A {
                  public:
                   struct Impl;
@@ -170,47 +181,69 @@ class ClassRuleTest(unittest.TestCase):
                   std::unique_ptr<Impl> impl_;
                 };
                 """,
-            "lockstep/impl.h": include + """#include "lockstep/a.h"
+                "lockstep/impl.h": include
+                + """#include "lockstep/a.h"
                 struct A::Impl { void own(); int state = 0; };
                 struct A::Interface { virtual void call() = 0; };
                 void declared(A::Impl& impl);
                 """,
-            "lockstep/a.cpp": '#include "lockstep/impl.h"\nvoid A::method() {}\nvoid A::Impl::own() {}\n'
-                              "void declared(A::Impl& impl) {}\nvoid befriended(A&) {}\n",
-            "lockstep/b.cpp": '#include "lockstep/impl.h"\nnamespace { void moved(std::unique_ptr<A::Impl>) {} }\n'
-                              "static void looked(int, const A::Impl* const impl) {}\nvoid use(A::Slot&) {}\n"
-                              "template <class T> void generic(T, A::Impl&) {}\n"
-                              "void wraps(A::Interface&) {}\nvoid plain(A::Plain, A&) {}\n"})
-        self.assertEqual("A (lockstep/a.h): 4 methods (1 of its own, 3 functions that take its state), "
-                         "2 sources in lockstep/a.cpp, lockstep/b.cpp", lines["A"])
-        self.assertEqual("A::Impl (lockstep/impl.h): 5 methods (1 of its own, 4 functions that take its state), "
-                         "2 sources in lockstep/a.cpp, lockstep/b.cpp", lines["A::Impl"])
+                "lockstep/a.cpp": '#include "lockstep/impl.h"\nvoid A::method() {}\nvoid A::Impl::own() {}\n'
+                "void declared(A::Impl& impl) {}\nvoid befriended(A&) {}\n",
+                "lockstep/b.cpp": '#include "lockstep/impl.h"\nnamespace { void moved(std::unique_ptr<A::Impl>) {} }\n'
+                "static void looked(int, const A::Impl* const impl) {}\nvoid use(A::Slot&) {}\n"
+                "template <class T> void generic(T, A::Impl&) {}\n"
+                "void wraps(A::Interface&) {}\nvoid plain(A::Plain, A&) {}\n",
+            }
+        )
+        self.assertEqual(
+            "A (lockstep/a.h): 4 methods (1 of its own, 3 functions that take its state), 2 sources in lockstep/a.cpp, lockstep/b.cpp", lines["A"]
+        )
+        self.assertEqual(
+            "A::Impl (lockstep/impl.h): 5 methods (1 of its own, 4 functions that take its state), 2 sources in lockstep/a.cpp, lockstep/b.cpp",
+            lines["A::Impl"],
+        )
         many = "".join(f"void f{i}(A::Impl&) {{}}\n" for i in range(31))
         lines = self.refused({"lockstep/a.cpp": f"class A {{ public: struct Impl; }};\nstruct A::Impl {{ int x; }};\n{many}"})
-        self.assertEqual(["A::Impl (lockstep/a.cpp): 31 methods (0 of its own, 31 functions that take its state), "
-                          "1 sources in lockstep/a.cpp"], lines)
+        self.assertEqual(
+            ["A::Impl (lockstep/a.cpp): 31 methods (0 of its own, 31 functions that take its state), 1 sources in lockstep/a.cpp"], lines
+        )
 
     def test_sources_whose_names_clash_are_read_apart(self):
-        lines = self.refused({
-            "lockstep/a.cpp": "namespace { struct S { void only(); }; void S::only() {} int value = 1; }\n",
-            "lockstep/b.cpp": f"namespace {{ struct S {{\n{methods(31)}}}; void value() {{}} }}\n",
-            "lockstep/c.cpp": f"namespace {{ struct T {{\n{methods(32)}}}; void value() {{}} }}\n"})
-        self.assertEqual(["T (lockstep/c.cpp): 32 methods (32 of its own), 1 sources in lockstep/c.cpp",
-                          "S (lockstep/b.cpp): 31 methods (31 of its own), 1 sources in lockstep/b.cpp"], lines)
+        lines = self.refused(
+            {
+                "lockstep/a.cpp": "namespace { struct S { void only(); }; void S::only() {} int value = 1; }\n",
+                "lockstep/b.cpp": f"namespace {{ struct S {{\n{methods(31)}}}; void value() {{}} }}\n",
+                "lockstep/c.cpp": f"namespace {{ struct T {{\n{methods(32)}}}; void value() {{}} }}\n",
+            }
+        )
+        self.assertEqual(
+            [
+                "T (lockstep/c.cpp): 32 methods (32 of its own), 1 sources in lockstep/c.cpp",
+                "S (lockstep/b.cpp): 31 methods (31 of its own), 1 sources in lockstep/b.cpp",
+            ],
+            lines,
+        )
 
     def test_targets_of_one_precompiled_header_are_read_together(self):
         flags = "-std=c++20 -Winvalid-pch -include ../elsewhere/cmake_pch.hxx"
-        files = {"elsewhere/cmake_pch.hxx": "#pragma once\nstruct Library { int x; };\n",
-                 "lockstep/late.h": f"#pragma once\nnamespace n {{ struct Own {{ int x; }}; struct Late {{ void take(Own);\n{methods(30)}}}; }}\n",
-                 # Its own name would hide the header's, if that came later.
-                 "lockstep/a.cpp": "namespace n { namespace { struct Own { int x; }; } }\nint main() {}\n",
-                 "zoo/b.cpp": "#include \"lockstep/late.h\"\nnamespace { struct Options { Library library; }; int run = 1; }\nint main() {}\n",
-                 "tools/c.cpp": f"namespace {{ struct Options {{\n{methods(31)}}}; int run() {{ return 1; }} }}\nint main() {{}}\n",
-                 "bench/d.cpp": f"namespace {{ struct Options {{\n{methods(32)}}}; }}\nint main() {{}}\n"}
+        files = {
+            "elsewhere/cmake_pch.hxx": "#pragma once\nstruct Library { int x; };\n",
+            "lockstep/late.h": f"#pragma once\nnamespace n {{ struct Own {{ int x; }}; struct Late {{ void take(Own);\n{methods(30)}}}; }}\n",
+            # Its own name would hide the header's, if that came later.
+            "lockstep/a.cpp": "namespace n { namespace { struct Own { int x; }; } }\nint main() {}\n",
+            "zoo/b.cpp": '#include "lockstep/late.h"\nnamespace { struct Options { Library library; }; int run = 1; }\nint main() {}\n',
+            "tools/c.cpp": f"namespace {{ struct Options {{\n{methods(31)}}}; int run() {{ return 1; }} }}\nint main() {{}}\n",
+            "bench/d.cpp": f"namespace {{ struct Options {{\n{methods(32)}}}; }}\nint main() {{}}\n",
+        }
         lines = self.refused(files, flags=flags)
-        self.assertEqual(["Options (bench/d.cpp): 32 methods (32 of its own), 1 sources in bench/d.cpp",
-                          "Options (tools/c.cpp): 31 methods (31 of its own), 1 sources in tools/c.cpp",
-                          "n::Late (lockstep/late.h): 31 methods (31 of its own), 0 sources"], lines)
+        self.assertEqual(
+            [
+                "Options (bench/d.cpp): 32 methods (32 of its own), 1 sources in bench/d.cpp",
+                "Options (tools/c.cpp): 31 methods (31 of its own), 1 sources in tools/c.cpp",
+                "n::Late (lockstep/late.h): 31 methods (31 of its own), 0 sources",
+            ],
+            lines,
+        )
         for name, text in (("zoo/b.cpp", "struct A { Missing x; };\n"), ("lockstep/late.h", "Missing x;\n")):
             run = Repository(self, {**files, name: text, "zoo/e.cpp": '#include "lockstep/late.h"\n'}, flags=flags).run()
             self.assertEqual(1, run.returncode, run.stdout)
@@ -227,10 +260,14 @@ class ClassRuleTest(unittest.TestCase):
         self.assertEqual(["L (lockstep/a/lonely.h): 31 methods (31 of its own), 0 sources"], lines)
 
     def test_precompiled_headers_are_read(self):
-        files = {"elsewhere/cmake_pch.hxx": "#pragma once\nstruct Library { int x; void call(); };\n",
-                 "lockstep/a.cpp": f"struct A : Library {{\n{methods(31)}}};\n"}
-        for flags in ("-std=c++20 -Winvalid-pch -include ../elsewhere/cmake_pch.hxx",
-                      "-std=c++20 -Xclang -include-pch -Xclang none.pch -Xclang -include -Xclang ../elsewhere/cmake_pch.hxx"):
+        files = {
+            "elsewhere/cmake_pch.hxx": "#pragma once\nstruct Library { int x; void call(); };\n",
+            "lockstep/a.cpp": f"struct A : Library {{\n{methods(31)}}};\n",
+        }
+        for flags in (
+            "-std=c++20 -Winvalid-pch -include ../elsewhere/cmake_pch.hxx",
+            "-std=c++20 -Xclang -include-pch -Xclang none.pch -Xclang -include -Xclang ../elsewhere/cmake_pch.hxx",
+        ):
             lines = self.refused(files, flags=flags)
             self.assertEqual(["A (lockstep/a.cpp): 31 methods (31 of its own), 1 sources in lockstep/a.cpp"], lines)
 

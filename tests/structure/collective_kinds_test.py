@@ -8,9 +8,14 @@ import unittest
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 # The names, and the backends. The functions of comm/process_group name the kind that each of them makes.
 NAMES = "lockstep/comm/process_group/collective.h"
-LISTS = {NAMES, "lockstep/comm/backends/shared_memory.cpp", "lockstep/comm/backends/c10d_group.cpp",
-         "lockstep/comm/backends/hybrid_operations.cpp", "lockstep/comm/backends/hybrid_exchange.cpp",
-         "lockstep/comm/backends/healable_group.cpp"}
+LISTS = {
+    NAMES,
+    "lockstep/comm/backends/shared_memory.cpp",
+    "lockstep/comm/backends/c10d_group.cpp",
+    "lockstep/comm/backends/hybrid_operations.cpp",
+    "lockstep/comm/backends/hybrid_exchange.cpp",
+    "lockstep/comm/backends/healable_group.cpp",
+}
 
 
 def kinds():
@@ -30,8 +35,11 @@ class CollectiveKindsTest(unittest.TestCase):
         self.assertFalse(tells_apart("case OpKind::gather:\nmake(Collective::Kind::gather);\n"))
 
     def test_kinds_are_told_apart_in_the_documented_files_only(self):
-        found = {str(path.relative_to(SOURCE)) for path in (SOURCE / "lockstep/comm").rglob("*")
-                 if path.suffix in (".h", ".cpp") and tells_apart(path.read_text())}
+        found = {
+            str(path.relative_to(SOURCE))
+            for path in (SOURCE / "lockstep/comm").rglob("*")
+            if path.suffix in (".h", ".cpp") and tells_apart(path.read_text())
+        }
         self.assertEqual(LISTS, found)
         text = (SOURCE / "docs/architecture/collective.md").read_text()
         section = text.partition("## Adding a collective")[2].partition("\n#")[0]

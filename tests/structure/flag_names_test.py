@@ -74,8 +74,12 @@ class FlagNames(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "recipe.cpp"
             file.write_text(text)
-            done = subprocess.run([compiler(), "-std=c++20", "-DFMT_HEADER_ONLY", f"-I{SOURCE}", f"-I{BUILD / 'include'}", "-fsyntax-only",
-                                   "-ferror-limit=0", file], capture_output=True, text=True, timeout=120)
+            done = subprocess.run(
+                [compiler(), "-std=c++20", "-DFMT_HEADER_ONLY", f"-I{SOURCE}", f"-I{BUILD / 'include'}", "-fsyntax-only", "-ferror-limit=0", file],
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
             return done.stderr
 
     @unittest.skipUnless(compiler(), "clang is missing")
@@ -88,16 +92,21 @@ class FlagNames(unittest.TestCase):
         for number, (name, (line, expected)) in enumerate(WRONG.items(), first):
             with self.subTest(name):
                 # The place stands before an error, and what it consists of behind it.
-                mine = [after for before, after in zip(errors, errors[1:])
-                        if f"recipe.cpp:{number}:" in before.splitlines()[-1] + after]
+                mine = [after for before, after in zip(errors, errors[1:]) if f"recipe.cpp:{number}:" in before.splitlines()[-1] + after]
                 self.assertTrue(any(expected in error for error in mine), f"{line}: {mine}")
 
     def test_texts_name_flags_that_exist(self):
         known = known_flags()
         self.assertGreater(len(known), 200)
-        self.assertEqual([], [f"{path.relative_to(SOURCE)} names --{name}, which no table has"
-                              for path in sources(*TEXTS) for name in flags_in_texts(path.read_text())
-                              if name not in known and name not in OTHERS])
+        self.assertEqual(
+            [],
+            [
+                f"{path.relative_to(SOURCE)} names --{name}, which no table has"
+                for path in sources(*TEXTS)
+                for name in flags_in_texts(path.read_text())
+                if name not in known and name not in OTHERS
+            ],
+        )
 
     def test_which_texts_are_seen(self):
         text = '#include "a--b.h"\n// As --not-this\nf("give --this-one", x);  // or --no-comment\ng("--that_one=5 of a--b");\n'

@@ -17,8 +17,7 @@ def folders():
 def sources():
     """Names of all C++ files in the tables' folders, relative to the repository."""
     roots = sorted({folder.split("/")[0] for folder in folders()})
-    return [str(path.relative_to(SOURCE)) for root in roots for path in sorted((SOURCE / root).rglob("*"))
-            if path.suffix in (".h", ".cpp")]
+    return [str(path.relative_to(SOURCE)) for root in roots for path in sorted((SOURCE / root).rglob("*")) if path.suffix in (".h", ".cpp")]
 
 
 def folder_of(name, order):
@@ -55,9 +54,13 @@ class IncludeOrderTest(unittest.TestCase):
         base, text = '#include <string>\n#include "lockstep/base/error.h"\n', '#include "lockstep/zoo/text/ids.h"\n'
         self.assertEqual([], list(wrong_includes(order, {"lockstep/comm/init.cpp": base, "zoo/text/ids.cpp": base + text})))
         wrong = {"lockstep/base/error.cpp": base + '#include "lockstep/comm/init.h"\n', "lockstep/comm/backends/gloo.cpp": base + text}
-        self.assertEqual(["lockstep/base/error.cpp includes lockstep/comm/init.h, but lockstep/comm/ stands below lockstep/base/",
-                          "lockstep/comm/backends/gloo.cpp includes zoo/text/ids.h, but zoo/text/ stands below lockstep/comm/backends/"],
-                         list(wrong_includes(order, wrong)))
+        self.assertEqual(
+            [
+                "lockstep/base/error.cpp includes lockstep/comm/init.h, but lockstep/comm/ stands below lockstep/base/",
+                "lockstep/comm/backends/gloo.cpp includes zoo/text/ids.h, but zoo/text/ stands below lockstep/comm/backends/",
+            ],
+            list(wrong_includes(order, wrong)),
+        )
 
 
 if __name__ == "__main__":

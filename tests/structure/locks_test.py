@@ -61,8 +61,10 @@ class LocksTest(unittest.TestCase):
             for path in sorted((SOURCE / folder).rglob("*")):
                 name = str(path.relative_to(SOURCE))
                 if path.suffix in (".h", ".cpp") and STANDARD.search(re.sub(r"//.*", "", path.read_text())):
-                    found[name] = "takes std::mutex or std::condition_variable; take those of lockstep/base/mutex.h, and say with "\
-                                  "LOCKSTEP_GUARDED_BY which members it guards"
+                    found[name] = (
+                        "takes std::mutex or std::condition_variable; take those of lockstep/base/mutex.h, and say with "
+                        "LOCKSTEP_GUARDED_BY which members it guards"
+                    )
         self.assertEqual({name: why for name, why in found.items() if name not in EXCEPTIONS}, {})
         self.assertEqual(set(EXCEPTIONS) - set(found), set(), "exceptions that are none any more")
 
@@ -83,16 +85,24 @@ class LocksTest(unittest.TestCase):
             self.assertRegex(text, rf"CXX_COMPILER_ID:Clang>:{flag}>")
 
     def test_which_functions_are_left_out(self):
-        left_out = {str(path.relative_to(SOURCE)) for folder in FOLDERS for path in (SOURCE / folder).rglob("*")
-                    if path.suffix in (".h", ".cpp") and "LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS" in path.read_text()}
+        left_out = {
+            str(path.relative_to(SOURCE))
+            for folder in FOLDERS
+            for path in (SOURCE / folder).rglob("*")
+            if path.suffix in (".h", ".cpp") and "LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS" in path.read_text()
+        }
         self.assertEqual(left_out, set(LEFT_OUT))
 
     def errors_of(self, text):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "counter.cpp"
             file.write_text(text)
-            done = subprocess.run([compiler(), "-std=c++20", f"-I{SOURCE}", "-Wthread-safety", "-Werror=thread-safety",
-                                   "-fsyntax-only", "-ferror-limit=0", file], capture_output=True, text=True, timeout=120)
+            done = subprocess.run(
+                [compiler(), "-std=c++20", f"-I{SOURCE}", "-Wthread-safety", "-Werror=thread-safety", "-fsyntax-only", "-ferror-limit=0", file],
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
             return [line for line in done.stderr.splitlines() if ": error:" in line or "fatal" in line]
 
     @unittest.skipUnless(compiler(), "clang is missing")

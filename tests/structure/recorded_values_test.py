@@ -13,12 +13,21 @@ class RecordedValuesTest(unittest.TestCase):
     def test_the_files_are_current(self):
         if recorded.RECORD:
             return  # other tests of this run write them
-        self.assertEqual(recorded.stale(), [], "of other versions (deps/) or scripts, so the peers were asked instead: write them "
-                         "with scripts/test --record, look at what has changed, and commit them")
+        self.assertEqual(
+            recorded.stale(),
+            [],
+            "of other versions (deps/) or scripts, so the peers were asked instead: write them "
+            "with scripts/test --record, look at what has changed, and commit them",
+        )
 
     def test_the_peer_is_asked_where_anything_differs(self):
-        with tempfile.TemporaryDirectory() as folder, mock.patch.object(recorded, "FOLDER", pathlib.Path(folder)), \
-                mock.patch("sys.stderr"), mock.patch.object(recorded, "RECORD", False):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            mock.patch.object(recorded, "FOLDER", pathlib.Path(folder)),
+            mock.patch("sys.stderr"),
+            mock.patch.object(recorded, "RECORD", False),
+        ):
+
             def open_record(script="structure/recorded_values_test.py", packages=("torch",)):
                 return recorded.Record("some", [script], packages)
 
@@ -28,8 +37,12 @@ class RecordedValuesTest(unittest.TestCase):
             first.write()
             self.assertEqual(recorded.stale(), [])
             self.assertEqual(open_record().value("a", "inputs", self.fail), [1, 2])
-            for changed, key, inputs in ((open_record("recorded.py"), "a", "inputs"), (open_record(packages=("numpy",)), "a", "inputs"),
-                                         (open_record(), "a", "other"), (open_record(), "b", "inputs")):
+            for changed, key, inputs in (
+                (open_record("recorded.py"), "a", "inputs"),
+                (open_record(packages=("numpy",)), "a", "inputs"),
+                (open_record(), "a", "other"),
+                (open_record(), "b", "inputs"),
+            ):
                 self.assertEqual(changed.value(key, inputs, lambda: 3), 3)
             content = json.loads((recorded.FOLDER / "some.json").read_text())
             with mock.patch.object(recorded, "pins", lambda: {"torch": "0.1"}):

@@ -16,11 +16,14 @@ FOREIGN = "gloo_abi"  # headers of Gloo
 
 class TestsOfHeaders(unittest.TestCase):
     def test_each_header_has_tests(self):
-        headers = [str(path.relative_to(SOURCE)) for folder in FOLDERS for path in sorted((SOURCE / "lockstep" / folder).rglob("*.h"))
-                   if FOREIGN not in path.parts]
+        headers = [
+            str(path.relative_to(SOURCE))
+            for folder in FOLDERS
+            for path in sorted((SOURCE / "lockstep" / folder).rglob("*.h"))
+            if FOREIGN not in path.parts
+        ]
         self.assertGreater(len(headers), 150)
-        self.assertEqual([], [header for header in headers if not test_case.tests_of(header)],
-                         "name the tests in tests/tests_of_headers.toml")
+        self.assertEqual([], [header for header in headers if not test_case.tests_of(header)], "name the tests in tests/tests_of_headers.toml")
 
     def test_the_table_names_what_exists(self):
         for entry in tomllib.loads((SOURCE / "tests/tests_of_headers.toml").read_text())["tests"]:

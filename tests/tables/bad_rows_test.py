@@ -89,7 +89,7 @@ class BadRows(FilesTest):
             b'{"text": 5, "label": 1}\n': "column 'text': 5 is a number; the first record has text",
             b'{"text": ["a"], "label": 1}\n': "column 'text': a list",
             b'{"text": {"a": 1}, "label": 1}\n': "column 'text': an object",
-            b'{"text": "a", "label": "1"}\n': "column 'label': \"\"1\"\" is not a whole number",
+            b'{"text": "a", "label": "1"}\n': 'column \'label\': ""1"" is not a whole number',
             b'{"text": "a", "label": 1.0}\n': "column 'label': \"1.0\" is not a whole number",
             b'{"text": "a", "label": 9223372036854775808}\n': "is not a whole number of 64 bits",
             b'{"text": "a", "text": "b", "label": 1}\n': "the key 'text' stands twice",
@@ -105,19 +105,19 @@ class BadRows(FilesTest):
             b"text\n": "not a JSON object",
         }
         questions, wanted = [], []
-        for i, (extension, good, bad) in enumerate([("csv", good_csv, row) for row in csv_rows] +
-                                                   [("jsonl", good_json, row) for row in json_rows]):
+        for i, (extension, good, bad) in enumerate([("csv", good_csv, row) for row in csv_rows] + [("jsonl", good_json, row) for row in json_rows]):
             last = b'"la\nst",7' if extension == "csv" else b'{"text": "la\\nst", "label": 7}'
             path = self.put(f"{i}.{extension}", good + b"\n" + bad + last)
             columns = [["text", "string"], ["label", "int64"]]
-            questions += [dict(ask="typed", path=path, columns=columns),
-                          dict(ask="typed", path=path, columns=columns, skip_bad_rows=True),
-                          dict(ask="typed", path=path, columns=columns, skip_bad_rows=True, block_bytes=10)]
+            questions += [
+                dict(ask="typed", path=path, columns=columns),
+                dict(ask="typed", path=path, columns=columns, skip_bad_rows=True),
+                dict(ask="typed", path=path, columns=columns, skip_bad_rows=True, block_bytes=10),
+            ]
             line, record = (4, 2) if extension == "csv" else (3, 2)
             wanted.append((path, f":{line}: record {record}", (csv_rows if extension == "csv" else json_rows)[bad], line))
         answers = ask(questions)
-        for (path, place, what, line), error, whole, blocks in zip(wanted, answers[::3], answers[1::3], answers[2::3],
-                                                                   strict=True):
+        for (path, place, what, line), error, whole, blocks in zip(wanted, answers[::3], answers[1::3], answers[2::3], strict=True):
             with self.subTest(what=what):
                 self.refused(error, path + place, what)
                 for answer in (whole, blocks):
@@ -148,26 +148,63 @@ class BadRows(FilesTest):
     def test_bad_values_within_objects_and_lists(self):
         columns = [["t.en", "string"], ["tokens", "list"]]
         good = {"t": {"en": "a"}, "tokens": ["x"]}
-        rows = [{"t": {"it": "b"}, "tokens": []}, {"t": None, "tokens": []}, {"t": "text", "tokens": []}, {"t": {"en": ["x"]}, "tokens": []},
-                {"t": {"en": 5}, "tokens": []}, {"t": {"en": "b"}, "tokens": None}, {"t": {"en": "b"}, "tokens": "x"},
-                {"t": {"en": "b"}, "tokens": ["x", None]}, {"t": {"en": "b"}, "tokens": ["x", "y", 3]}, {"t": {"en": "b"}, "tokens": [["x"]]}]
-        whats = ["'t.en': no such key", "'t.en': no value (null)", "'t.en': no such key", "'t.en': a list; expected text",
-                 "'t.en': 5 is a number; the first record has text", "'tokens': no value (null)", "'tokens': not a list",
-                 "'tokens': element 2: no value (null)", "'tokens': element 3: 3 is a number", "'tokens': element 1: a list"]
+        rows = [
+            {"t": {"it": "b"}, "tokens": []},
+            {"t": None, "tokens": []},
+            {"t": "text", "tokens": []},
+            {"t": {"en": ["x"]}, "tokens": []},
+            {"t": {"en": 5}, "tokens": []},
+            {"t": {"en": "b"}, "tokens": None},
+            {"t": {"en": "b"}, "tokens": "x"},
+            {"t": {"en": "b"}, "tokens": ["x", None]},
+            {"t": {"en": "b"}, "tokens": ["x", "y", 3]},
+            {"t": {"en": "b"}, "tokens": [["x"]]},
+        ]
+        whats = [
+            "'t.en': no such key",
+            "'t.en': no value (null)",
+            "'t.en': no such key",
+            "'t.en': a list; expected text",
+            "'t.en': 5 is a number; the first record has text",
+            "'tokens': no value (null)",
+            "'tokens': not a list",
+            "'tokens': element 2: no value (null)",
+            "'tokens': element 3: 3 is a number",
+            "'tokens': element 1: a list",
+        ]
         paths = [self.put(f"{i}.jsonl", "".join(json.dumps(r) + "\n" for r in (good, row, good)).encode()) for i, row in enumerate(rows)]
-        for path, what, error, skipped in zip(paths, whats, ask([dict(ask="typed", path=p, columns=columns) for p in paths]),
-                                              ask([dict(ask="typed", path=p, columns=columns, skip_bad_rows=True) for p in paths]),
-                                              strict=True):
+        for path, what, error, skipped in zip(
+            paths,
+            whats,
+            ask([dict(ask="typed", path=p, columns=columns) for p in paths]),
+            ask([dict(ask="typed", path=p, columns=columns, skip_bad_rows=True) for p in paths]),
+            strict=True,
+        ):
             self.refused(error, f"{path}:2: record 2, column {what}")
             self.assertEqual(skipped["values"], [["a", "a"], [["x"], ["x"]]])
         parquet = os.path.join(self.directory, "n.parquet")
-        pyarrow.parquet.write_table(pa.Table.from_pylist(
-            [good, {"t": None, "tokens": ["x"]}, {"t": {"en": None}, "tokens": ["x"]}, {"t": {"en": "b"}, "tokens": None},
-             {"t": {"en": "b"}, "tokens": ["x", None]}, good]), parquet)
-        error, skipped, whole, field, lists = ask([
-            dict(ask="typed", path=parquet, columns=columns), dict(ask="typed", path=parquet, columns=columns, skip_bad_rows=True),
-            dict(ask="text_table", path=parquet, columns=["t"]), dict(ask="text_table", path=parquet, columns=["t.de"]),
-            dict(ask="text_table", path=parquet, columns=["tokens"])])
+        pyarrow.parquet.write_table(
+            pa.Table.from_pylist(
+                [
+                    good,
+                    {"t": None, "tokens": ["x"]},
+                    {"t": {"en": None}, "tokens": ["x"]},
+                    {"t": {"en": "b"}, "tokens": None},
+                    {"t": {"en": "b"}, "tokens": ["x", None]},
+                    good,
+                ]
+            ),
+            parquet,
+        )
+        error, skipped, whole, field, lists = ask(
+            [
+                dict(ask="typed", path=parquet, columns=columns),
+                dict(ask="typed", path=parquet, columns=columns, skip_bad_rows=True),
+                dict(ask="text_table", path=parquet, columns=["t"]),
+                dict(ask="text_table", path=parquet, columns=["t.de"]),
+                dict(ask="text_table", path=parquet, columns=["tokens"]),
+            ]
+        )
         self.refused(error, parquet + ": record 2, column 't.en': no value (null)")
         self.assertEqual((skipped["values"], skipped["skipped"]), ([["a", "a"], [["x"], ["x"]]], 4))
         self.refused(whole, parquet + ": column 't' holds objects; name one of their fields, such as 't.en'")
@@ -179,21 +216,44 @@ class BadRows(FilesTest):
     def test_a_damaged_page(self):
         """Named by row group and column; where bad rows are skipped, the rows before it and the other row groups are read."""
         n, group = 6000, 2500
-        table = pa.table({"id": list(range(n)), "text": [f"text {i} " * 3 for i in range(n)], "t": [{"en": f"{i}"} for i in range(n)],
-                          "tokens": [[str(i)] * (i % 3) for i in range(n)]})
+        table = pa.table(
+            {
+                "id": list(range(n)),
+                "text": [f"text {i} " * 3 for i in range(n)],
+                "t": [{"en": f"{i}"} for i in range(n)],
+                "tokens": [[str(i)] * (i % 3) for i in range(n)],
+            }
+        )
         path = os.path.join(self.directory, "d.parquet")
-        pyarrow.parquet.write_table(table, path, row_group_size=group, write_page_checksum=True, compression="none", use_dictionary=False,
-                                    data_page_size=20000, write_statistics=False)
+        pyarrow.parquet.write_table(
+            table,
+            path,
+            row_group_size=group,
+            write_page_checksum=True,
+            compression="none",
+            use_dictionary=False,
+            data_page_size=20000,
+            write_statistics=False,
+        )
         with open(path, "rb") as file:
             whole = file.read()
         metadata = pyarrow.parquet.ParquetFile(path).metadata
         columns = [["t.en", "string"], ["text", "string"], ["tokens", "list"], ["id", "int64"]]
-        for column, needle in (("text", b"text %d text" % 3300), ("text", b"text %d text" % 2500), ("t.en", b"\4\0\0\0%d" % 4200),
-                               ("tokens", b"\4\0\0\0%d" % 5999), ("text", b"text %d text" % 9)):
-            starts = [chunk.data_page_offset for g in range(3) for chunk in map(metadata.row_group(g).column, range(4))
-                      if chunk.path_in_schema.split(".list")[0] == column]
+        for column, needle in (
+            ("text", b"text %d text" % 3300),
+            ("text", b"text %d text" % 2500),
+            ("t.en", b"\4\0\0\0%d" % 4200),
+            ("tokens", b"\4\0\0\0%d" % 5999),
+            ("text", b"text %d text" % 9),
+        ):
+            starts = [
+                chunk.data_page_offset
+                for g in range(3)
+                for chunk in map(metadata.row_group(g).column, range(4))
+                if chunk.path_in_schema.split(".list")[0] == column
+            ]
             place = whole.find(needle, starts[int(needle.strip(b"text \4\0").split()[0]) // group])
-            bad = self.put("bad.parquet", whole[:place + 6] + b"#" + whole[place + 7:])
+            bad = self.put("bad.parquet", whole[: place + 6] + b"#" + whole[place + 7 :])
             row = int(needle.strip(b"text \4\0").split()[0])
             error, skipped = ask([dict(ask="typed", path=bad, columns=columns), dict(ask="typed", path=bad, columns=columns, skip_bad_rows=True)])
             self.assertTrue(isinstance(error, Exception), (column, needle))  # the rows would fill the screen
@@ -220,9 +280,15 @@ class BadRows(FilesTest):
         pyarrow.parquet.write_table(pa.table({"a": [0, None, 2, 3], "b": [0, 1, None, None]}), parquet)
         questions = [dict(ask="typed", path=path, columns=columns) for path in (csv, parquet)]
         for path, place, total, what, error, skipped, blocks in zip(
-                (csv, parquet), (":3: record 2", ": record 2"), (4, 3), ('"one" is not a whole number', "no value (null)"),
-                ask(questions), ask([dict(q, skip_bad_rows=True) for q in questions]),
-                ask([dict(q, skip_bad_rows=True, block_bytes=4) for q in questions]), strict=True):
+            (csv, parquet),
+            (":3: record 2", ": record 2"),
+            (4, 3),
+            ('"one" is not a whole number', "no value (null)"),
+            ask(questions),
+            ask([dict(q, skip_bad_rows=True) for q in questions]),
+            ask([dict(q, skip_bad_rows=True, block_bytes=4) for q in questions]),
+            strict=True,
+        ):
             self.refused(error, path + place + ", column 'a'", what)
             for answer in (skipped, blocks):
                 self.assertEqual(answer["first_skipped"], str(error))
@@ -232,10 +298,13 @@ class BadRows(FilesTest):
     def test_numbers_beyond_those_of_a_double(self):
         """Too large: bad. Too small: 0, as in Python. A number of 400 digits is no infinity."""
         huge, tiny = [b"1" + b"0" * 400, b"1e400", b"-1e400"], [b"1e-400", b"-2.5e-400", b"0." + b"0" * 400 + b"1"]
-        paths = [self.put("a.csv", b"x\n1.5\n" + b"\n".join(huge + tiny)),
-                 self.put("a.jsonl", b"".join(b'{"x": %s}\n' % x for x in [b"1.5", *huge, *tiny]))]
-        for path, answer in zip(paths, ask([dict(ask="typed", path=path, columns=[["x", "float64"]], skip_bad_rows=True)
-                                            for path in paths]), strict=True):
+        paths = [
+            self.put("a.csv", b"x\n1.5\n" + b"\n".join(huge + tiny)),
+            self.put("a.jsonl", b"".join(b'{"x": %s}\n' % x for x in [b"1.5", *huge, *tiny])),
+        ]
+        for path, answer in zip(
+            paths, ask([dict(ask="typed", path=path, columns=[["x", "float64"]], skip_bad_rows=True) for path in paths]), strict=True
+        ):
             self.assertEqual(answer["values"], [[1.5, 0, 0, 0]], path)
             self.assertEqual([record for record, _ in answer["records"]], [0, 4, 5, 6])
             self.assertEqual(answer["skipped"], len(huge))
@@ -251,9 +320,12 @@ class BadRows(FilesTest):
         paths = [self.put("a.csv", b"text,label\na,0\n"), self.put("a.jsonl", b'{"text": "a", "label": 0}\n')]
         paths.append(os.path.join(self.directory, "a.parquet"))
         pyarrow.parquet.write_table(pa.table({"text": ["a"], "label": [0]}), paths[-1])
-        for path, answer, twice in zip(paths, ask([dict(ask="text_table", path=p, columns=["labels"]) for p in paths]),
-                                       ask([dict(ask="text_table", path=p, columns=["text", "text"]) for p in paths]),
-                                       strict=True):
+        for path, answer, twice in zip(
+            paths,
+            ask([dict(ask="text_table", path=p, columns=["labels"]) for p in paths]),
+            ask([dict(ask="text_table", path=p, columns=["text", "text"]) for p in paths]),
+            strict=True,
+        ):
             self.assertEqual(str(answer), f"{path}: there is no column 'labels'; its columns are 'text', 'label'")
             self.assertEqual(str(twice), "column 'text' is asked for twice")
 
@@ -281,21 +353,37 @@ class BadRows(FilesTest):
     def test_parquet(self):
         path = os.path.join(self.directory, "a.parquet")
         text = pa.array([b"a", None, b"caf\xe9", b"d"], pa.binary())
-        pyarrow.parquet.write_table(pa.table({
-            "text": text, "null": ["a", None, "c", "d"], "big": pa.array([1, 2, 3, 2**63], pa.uint64()),
-            "list": [[1], [2], [3], [4]], "x": [1.5, 2.0, 3.0, 4.0], "nan": [1.0, None, 2.0, 3.0]}), path)
-        cases = [("text", "string", "record 2, column 'text': no value (null)", ["a", "d"]),
-                 ("null", "string", "record 2, column 'null': no value (null)", ["a", "c", "d"]),
-                 ("nan", "float64", "record 2, column 'nan': no value (null)", [1.0, 2.0, 3.0]),
-                 ("big", "int64", "record 4, column 'big': 9223372036854775808 does not fit", [1, 2, 3])]
+        pyarrow.parquet.write_table(
+            pa.table(
+                {
+                    "text": text,
+                    "null": ["a", None, "c", "d"],
+                    "big": pa.array([1, 2, 3, 2**63], pa.uint64()),
+                    "list": [[1], [2], [3], [4]],
+                    "x": [1.5, 2.0, 3.0, 4.0],
+                    "nan": [1.0, None, 2.0, 3.0],
+                }
+            ),
+            path,
+        )
+        cases = [
+            ("text", "string", "record 2, column 'text': no value (null)", ["a", "d"]),
+            ("null", "string", "record 2, column 'null': no value (null)", ["a", "c", "d"]),
+            ("nan", "float64", "record 2, column 'nan': no value (null)", [1.0, 2.0, 3.0]),
+            ("big", "int64", "record 4, column 'big': 9223372036854775808 does not fit", [1, 2, 3]),
+        ]
         for column, kind, message, kept in cases:
             question = dict(ask="typed", path=path, columns=[[column, kind]])
             error, skipped = ask([question, dict(question, skip_bad_rows=True)])
             self.refused(error, path, message)
             self.assertEqual(skipped["values"], [kept])
-        wrong = ask([dict(ask="typed", path=path, columns=[["list", "string"]]),
-                     dict(ask="typed", path=path, columns=[["x", "int64"]]),
-                     dict(ask="typed", path=path, columns=[["null", "int64"]])])
+        wrong = ask(
+            [
+                dict(ask="typed", path=path, columns=[["list", "string"]]),
+                dict(ask="typed", path=path, columns=[["x", "int64"]]),
+                dict(ask="typed", path=path, columns=[["null", "int64"]]),
+            ]
+        )
         self.refused(wrong[0], path, "column 'list' holds list<", "expected texts or numbers")
         self.refused(wrong[1], path, "column 'x' holds double; expected whole numbers")
         self.refused(wrong[2], path, "column 'null' holds string; expected whole numbers")
@@ -323,13 +411,16 @@ class BadRows(FilesTest):
             with open(path, "rb") as file:
                 whole = file.read()
             extension = path.rsplit(".", 1)[1]
-            cut = [self.put(f"cut{n}.{extension}", whole[:n]) for n in [0, 3, 4, 5, 8, 12, len(whole) - 1, len(whole) - 5,
-                                                                       *draw.choices(range(len(whole)), k=12)]]
+            cut = [
+                self.put(f"cut{n}.{extension}", whole[:n])
+                for n in [0, 3, 4, 5, 8, 12, len(whole) - 1, len(whole) - 5, *draw.choices(range(len(whole)), k=12)]
+            ]
             changed = []
             for n in range(60):
                 place = draw.randrange(len(whole))
-                changed.append(self.put(f"changed{n}.{extension}",
-                                        whole[:place] + bytes([whole[place] ^ draw.randrange(1, 256)]) + whole[place + 1:]))
+                changed.append(
+                    self.put(f"changed{n}.{extension}", whole[:place] + bytes([whole[place] ^ draw.randrange(1, 256)]) + whole[place + 1 :])
+                )
             columns = [["text", "string"], ["label", "int64"]]
             for name, answer in zip(cut, ask([dict(ask="typed", path=p, columns=columns) for p in cut]), strict=True):
                 if path != stream:  # a stream may end between two batches
@@ -344,8 +435,7 @@ class BadRows(FilesTest):
             body = b"".join(draw.choice(pieces) for _ in range(draw.randint(0, 60)))
             paths.append(self.put(f"{i}.jsonl", b'{"a": 1}\n' + body))
             paths.append(self.put(f"{i}.csv", b"a,b\n" + body))
-        for path, answer in zip(paths, ask([dict(ask="text_table", path=path, skip_bad_rows=True) for path in paths]),
-                                strict=True):
+        for path, answer in zip(paths, ask([dict(ask="text_table", path=path, skip_bad_rows=True) for path in paths]), strict=True):
             if path.endswith(".jsonl"):
                 self.assertNotIsInstance(answer, Exception, path)
                 with open(path, "rb") as file:
@@ -371,7 +461,7 @@ class BadRows(FilesTest):
                 line = bytearray(draw.choice(whole))
                 for _ in range(draw.choice([0, 1, 2])):
                     at = draw.randrange(len(line) - 1)
-                    line[at:at + draw.choice([0, 1, 4])] = draw.choice(pieces)
+                    line[at : at + draw.choice([0, 1, 4])] = draw.choice(pieces)
                 lines.append(bytes(line))
             paths.append(self.put(f"{i}.jsonl", b"".join(lines)))
         columns = [["l", "list"], ["o.k", "string"]]

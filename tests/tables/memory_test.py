@@ -17,10 +17,15 @@ SIZE = int(os.environ.get("LOCKSTEP_TEST_TABLE_MIB", "160")) << 20
 
 
 def ask(question, limit=LIMIT):
-    run = subprocess.run([PROBE], input=json.dumps(question) + "\n", capture_output=True, text=True, timeout=240,
-                         env=dict(os.environ, OMP_NUM_THREADS="1", ARROW_DEFAULT_MEMORY_POOL="system",
-                                  MALLOC_ARENA_MAX="1"),
-                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
+    run = subprocess.run(
+        [PROBE],
+        input=json.dumps(question) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=dict(os.environ, OMP_NUM_THREADS="1", ARROW_DEFAULT_MEMORY_POOL="system", MALLOC_ARENA_MAX="1"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
+    )
     return run
 
 
@@ -41,8 +46,10 @@ class Memory(unittest.TestCase):
         schema = pa.schema({"text": pa.string(), "label": pa.int64()})
         # One row group: a reader that keeps a group in memory would need all of it.
         with pa.parquet.ParquetWriter(paths["parquet"], schema, compression="none", use_dictionary=False) as writer:
-            writer.write_table(pa.table({"text": [f"{text}{i}" for i in range(cls.rows)],
-                                         "label": [i % 7 for i in range(cls.rows)]}, schema), row_group_size=cls.rows)
+            writer.write_table(
+                pa.table({"text": [f"{text}{i}" for i in range(cls.rows)], "label": [i % 7 for i in range(cls.rows)]}, schema),
+                row_group_size=cls.rows,
+            )
         cls.paths = paths
         cls.text_bytes = sum(len(text) + len(str(i)) + 1 for i in range(cls.rows))
 

@@ -34,8 +34,12 @@ class Places(unittest.TestCase):
         small = list(dict.fromkeys([*words, *map(str, range(10)), *("##" + c for c in "0123456789klmnopqrstuvwxyz"), *"klmnopqrstuvwxyz.,!?"]))
         full = SPECIAL + CODE_POINTS + ["##" + c for c in CODE_POINTS]
         cls.directories = []
-        for name, vocabulary, config in (("full", full, {}), ("cased", full, {"do_lower_case": False}), ("words", small, {}),
-                                         ("accents", small, {"strip_accents": False, "tokenize_chinese_chars": False})):
+        for name, vocabulary, config in (
+            ("full", full, {}),
+            ("cased", full, {"do_lower_case": False}),
+            ("words", small, {}),
+            ("accents", small, {"strip_accents": False, "tokenize_chinese_chars": False}),
+        ):
             directory = root / name
             directory.mkdir()
             (directory / "vocab.txt").write_text("".join(token + "\n" for token in vocabulary), encoding="utf-8", newline="\n")
@@ -44,8 +48,13 @@ class Places(unittest.TestCase):
             cls.directories.append(directory)
         added = root / "added"
         peer = transformers.AutoTokenizer.from_pretrained(root / "words")
-        peer.add_tokens([transformers.AddedToken("<gap>", lstrip=True, rstrip=True, special=True, normalized=False),
-                         transformers.AddedToken("\u00dcnited", normalized=True), transformers.AddedToken("<long>", normalized=True)])
+        peer.add_tokens(
+            [
+                transformers.AddedToken("<gap>", lstrip=True, rstrip=True, special=True, normalized=False),
+                transformers.AddedToken("\u00dcnited", normalized=True),
+                transformers.AddedToken("<long>", normalized=True),
+            ]
+        )
         peer.save_pretrained(added)
         (added / "config.json").write_text(json.dumps({"model_type": "bert"}))
         cls.directories.append(added)
@@ -63,8 +72,17 @@ class Places(unittest.TestCase):
         for directory in self.directories:
             peer = transformers.AutoTokenizer.from_pretrained(directory)
             lines = [self.with_added(line) for line in self.lines] if directory.name == "added" else self.lines
-            lines = [*lines, "", " ", "Stra\u00dfe \u0130stanbul \ufb01n \u1e9e", "\u4e2d\u6587 a\u4e2db", "e\u0301e\u0300 \u00e9", "\uac01\ud55c",
-                     "x" * 101 + " y", "\u00e9" * 100 + "z"]
+            lines = [
+                *lines,
+                "",
+                " ",
+                "Stra\u00dfe \u0130stanbul \ufb01n \u1e9e",
+                "\u4e2d\u6587 a\u4e2db",
+                "e\u0301e\u0300 \u00e9",
+                "\uac01\ud55c",
+                "x" * 101 + " y",
+                "\u00e9" * 100 + "z",
+            ]
             found = self.ask(directory, [{"text": line} for line in lines])
             theirs = peer(lines, add_special_tokens=False, return_offsets_mapping=True)
             for line, ours, ids, spans in zip(lines, found, theirs["input_ids"], theirs["offset_mapping"], strict=True):
@@ -74,16 +92,24 @@ class Places(unittest.TestCase):
         draw = random.Random(11)
         for directory in self.directories:
             peer = transformers.AutoTokenizer.from_pretrained(directory)
-            sentences = [draw.choices(["a", "bc", "U.S.", "it's", "\u200b", "\x07", "caf\u00e9", "[MASK]", "x y", "", "\u4e2d\u6587", *self.lines[:200]],
-                                      k=draw.randrange(1, 12)) for _ in range(400)]
+            sentences = [
+                draw.choices(
+                    ["a", "bc", "U.S.", "it's", "\u200b", "\x07", "caf\u00e9", "[MASK]", "x y", "", "\u4e2d\u6587", *self.lines[:200]],
+                    k=draw.randrange(1, 12),
+                )
+                for _ in range(400)
+            ]
             for max_length in (0, 2, 3, 8, 24):
                 found = self.ask(directory, [{"words": sentence, "max_length": max_length} for sentence in sentences])
                 limit = dict(truncation=True, max_length=max_length) if max_length else {}
                 theirs = peer(sentences, is_split_into_words=True, **limit)
                 for row, ours in enumerate(found):
                     words = [-1 if word is None else word for word in theirs.word_ids(row)]
-                    self.assertEqual(ours, {"ids": theirs["input_ids"][row], "types": theirs["token_type_ids"][row], "word_ids": words},
-                                     (directory.name, max_length, sentences[row]))
+                    self.assertEqual(
+                        ours,
+                        {"ids": theirs["input_ids"][row], "types": theirs["token_type_ids"][row], "word_ids": words},
+                        (directory.name, max_length, sentences[row]),
+                    )
 
     def test_windows(self):
         directory = self.directories[2]
@@ -93,8 +119,9 @@ class Places(unittest.TestCase):
         cases += [(draw.randrange(400), room := draw.randrange(2, 90), draw.randrange(room)) for _ in range(100)]
         for (tokens, room, stride), ours in zip(cases, self.ask(directory, [{"windows": case} for case in cases]), strict=True):
             text = " ".join(str(number % 10) for number in range(tokens))
-            theirs = peer("a", text, truncation="only_second", max_length=room + 4, stride=stride, return_overflowing_tokens=True,
-                          return_offsets_mapping=True)
+            theirs = peer(
+                "a", text, truncation="only_second", max_length=room + 4, stride=stride, return_overflowing_tokens=True, return_offsets_mapping=True
+            )
             wanted = []
             for row in range(len(theirs["input_ids"])):
                 places = [span for span, part in zip(theirs["offset_mapping"][row], theirs.sequence_ids(row)) if part == 1]

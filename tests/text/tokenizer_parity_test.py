@@ -25,8 +25,7 @@ def run_tokenize(lines, *flags):
     """Ours: a line of JSON for each text or pair of texts."""
     texts = (dict(zip(("text", "text_pair"), line if isinstance(line, tuple) else (line,))) for line in lines)
     data = "".join(json.dumps(text, ensure_ascii=False) + "\n" for text in texts)
-    result = subprocess.run([BIN / "lockstep", "tokenize", *map(str, flags)], input=data.encode(),
-                            capture_output=True, timeout=120)
+    result = subprocess.run([BIN / "lockstep", "tokenize", *map(str, flags)], input=data.encode(), capture_output=True, timeout=120)
     if result.returncode != 0:
         raise AssertionError(result.stderr.decode())
     return result.stdout.decode().splitlines()
@@ -75,8 +74,7 @@ class Parity(unittest.TestCase):
         for block, (mine, theirs) in enumerate(zip(recorded.block_hashes(ours), expected, strict=True)):
             if mine != theirs:
                 at = recorded.in_block(block)
-                self.show_difference(lines[at], ours[at], tokenizer_peer.answers(directory, lines[at], max_length),
-                                     f"{flags} {max_length}")
+                self.show_difference(lines[at], ours[at], tokenizer_peer.answers(directory, lines[at], max_length), f"{flags} {max_length}")
 
     def show_difference(self, lines, ours, theirs, what):
         for line, mine, their in zip(lines, ours, theirs):
@@ -84,9 +82,11 @@ class Parity(unittest.TestCase):
                 got, wanted = json.loads(mine), json.loads(their)
                 found, ids = got["input_ids"], wanted["input_ids"]
                 at = next((i for i, pair in enumerate(zip(found, ids)) if pair[0] != pair[1]), len(ids) - 1)
-                self.fail(f"{str(line)[:300]!a} {what}: {len(found)} ids, the peer has {len(ids)}; around {at} they are "
-                          f"{found[max(0, at - 3):at + 4]}, the peer's {ids[max(0, at - 3):at + 4]}; types equal: "
-                          f"{got['token_type_ids'] == wanted['token_type_ids']}")
+                self.fail(
+                    f"{str(line)[:300]!a} {what}: {len(found)} ids, the peer has {len(ids)}; around {at} they are "
+                    f"{found[max(0, at - 3) : at + 4]}, the peer's {ids[max(0, at - 3) : at + 4]}; types equal: "
+                    f"{got['token_type_ids'] == wanted['token_type_ids']}"
+                )
         self.fail(f"{what}: the peer now gives what we give; what is recorded differs")
 
     def test_real_lines_uncased(self):
@@ -107,7 +107,7 @@ class Parity(unittest.TestCase):
 
     def test_every_code_point(self):
         for form in ("a{0}b", "A\u0323{0}\u0301{0}\U0001d165\u0334"):
-            lines = ["".join(form.format(c) + " " for c in EVERY[i:i + 256]) for i in range(0, len(EVERY), 256)]
+            lines = ["".join(form.format(c) + " " for c in EVERY[i : i + 256]) for i in range(0, len(EVERY), 256)]
             for name, directory in self.full.items():
                 with self.subTest(name=name, form=form):
                     self.compare(directory, lines, "--vocab", directory)
@@ -123,19 +123,38 @@ class Parity(unittest.TestCase):
 
     def test_normalizer_settings(self):
         lines = self.fuzz.lines(3000) + self.lines[-3000:]
-        for config in (dict(strip_accents=False), dict(do_lower_case=False, strip_accents=True),
-                       dict(tokenize_chinese_chars=False), dict(do_lower_case=False, tokenize_chinese_chars=False)):
+        for config in (
+            dict(strip_accents=False),
+            dict(do_lower_case=False, strip_accents=True),
+            dict(tokenize_chinese_chars=False),
+            dict(do_lower_case=False, tokenize_chinese_chars=False),
+        ):
             with self.subTest(**config):
                 name = "-".join(f"{k}-{v}" for k, v in config.items())
                 directory = model_directory(self.root, name, self.vocabulary, **config)
                 self.compare(directory, lines, "--vocab", directory)
 
     def test_added_tokens(self):
-        lines = ["see [NEW]!", "[NEW][NEW] x[NEW]y", " foo  <strip>  bar<strip>", "An Ünïted front, unitedly", "UNITED",
-                 "[MASK] <s [new] <strip><strip>\t\n", "", " ", "<longer> <long> <longest"]
+        lines = [
+            "see [NEW]!",
+            "[NEW][NEW] x[NEW]y",
+            " foo  <strip>  bar<strip>",
+            "An Ünïted front, unitedly",
+            "UNITED",
+            "[MASK] <s [new] <strip><strip>\t\n",
+            "",
+            " ",
+            "<longer> <long> <longest",
+        ]
         lines += [line.replace("[PAD]", "<strip>").replace("[MASK", "ünited") for line in self.fuzz.lines(2000)]
-        added = [("[NEW]", dict(special=True)), ("<strip>", dict(lstrip=True, rstrip=True, special=True)),
-                 ("Ünited", dict(normalized=True)), ("<long>", {}), ("<longer>", {}), ("<long", dict(lstrip=True))]
+        added = [
+            ("[NEW]", dict(special=True)),
+            ("<strip>", dict(lstrip=True, rstrip=True, special=True)),
+            ("Ünited", dict(normalized=True)),
+            ("<long>", {}),
+            ("<longer>", {}),
+            ("<long", dict(lstrip=True)),
+        ]
         files = tokenizer_peer.with_added_tokens(MODEL, added)
         directory = self.root / "added"
         directory.mkdir()
@@ -151,18 +170,29 @@ class Parity(unittest.TestCase):
 
     def test_directories_of_older_releases(self):
         """Names of special tokens and added tokens in files of their own, without added_tokens_decoder."""
-        lines = ["see [NEW]!", "[NEW][NEW] x[NEW]y", "a  <gap>  b<gap>", "An \u00dcn\u00efted front, unitedly", "UNITED <extra>", "<unk> {cls} \u4e00",
-                 "a [MASK] b [CLS] [SEP]"]
+        lines = [
+            "see [NEW]!",
+            "[NEW][NEW] x[NEW]y",
+            "a  <gap>  b<gap>",
+            "An \u00dcn\u00efted front, unitedly",
+            "UNITED <extra>",
+            "<unk> {cls} \u4e00",
+            "a [MASK] b [CLS] [SEP]",
+        ]
         lines += [line.replace("[PAD]", "<gap>").replace("[MASK", "\u00fcnited") for line in self.fuzz.lines(2000)]
         vocabulary = [{"[UNK]": "<unk>", "[CLS]": "{cls}"}.get(token, token) for token in self.vocabulary]
         vocabulary.append("<gap>")
         size = len(vocabulary)
-        names = {"unk_token": "<unk>", "cls_token": "{cls}", "sep_token": "[SEP]", "pad_token": "[PAD]",
-                 "mask_token": {"content": "<gap>", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False},
-                 "additional_special_tokens": ["<extra>"]}
+        names = {
+            "unk_token": "<unk>",
+            "cls_token": "{cls}",
+            "sep_token": "[SEP]",
+            "pad_token": "[PAD]",
+            "mask_token": {"content": "<gap>", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False},
+            "additional_special_tokens": ["<extra>"],
+        }
         added = {"[NEW]": size, "<extra>": size + 1, "\u00dcnited": size + 2}
-        for name, files in {"names": {"special_tokens_map": names, "added_tokens": added}, "added": {"added_tokens": added},
-                            "nothing": {}}.items():
+        for name, files in {"names": {"special_tokens_map": names, "added_tokens": added}, "added": {"added_tokens": added}, "nothing": {}}.items():
             with self.subTest(name=name):
                 vocab = vocabulary if name == "names" else [*self.vocabulary, "<gap>"]
                 directory = model_directory(self.root, f"legacy-{name}", vocab)
@@ -187,8 +217,9 @@ class Parity(unittest.TestCase):
     def test_vocab_lines_as_the_peer_reads_them(self):
         # Empty and repeated lines, spaces at the end, Windows ends, no final end of line.
         directory = model_directory(self.root, "odd", [])
-        (directory / "vocab.txt").write_bytes("\n".join(
-            SPECIAL + ["hello", "", "world  ", "hello", "##s\r", "b\u00e9\u3000", "", "be", "last"]).encode())
+        (directory / "vocab.txt").write_bytes(
+            "\n".join(SPECIAL + ["hello", "", "world  ", "hello", "##s\r", "b\u00e9\u3000", "", "be", "last"]).encode()
+        )
         lines = ["hello worlds bes b\u00e9 last", "hello  hellos [MASK]"]
         self.compare(directory, lines, "--vocab", directory)
         self.saved_is_equal(directory, lines)

@@ -24,20 +24,20 @@ def answers(directory, lines, max_length):
     """A line of JSON for each text or pair of texts, as `lockstep tokenize` prints it."""
     limit = dict(truncation=True, max_length=max_length) if max_length else dict(truncation=False)
     found = tokenizer(directory)(lines, padding=False, **limit)
-    return [json.dumps({"input_ids": ids, "token_type_ids": types})
-            for ids, types in zip(found["input_ids"], found["token_type_ids"])]
+    return [json.dumps({"input_ids": ids, "token_type_ids": types}) for ids, types in zip(found["input_ids"], found["token_type_ids"])]
 
 
 def recorded_hashes(key, directory, lines, max_length):
     """Those of the peer's answers, with the files of `directory`."""
-    files = [[path.name, recorded.hash_of(path.read_bytes())] for path in sorted(pathlib.Path(directory).iterdir())
-             if path.suffix in (".json", ".txt")]
-    return RECORD.value(key, recorded.hash_of(files, lines, max_length),
-                        lambda: recorded.block_hashes(answers(directory, lines, max_length)))
+    files = [
+        [path.name, recorded.hash_of(path.read_bytes())] for path in sorted(pathlib.Path(directory).iterdir()) if path.suffix in (".json", ".txt")
+    ]
+    return RECORD.value(key, recorded.hash_of(files, lines, max_length), lambda: recorded.block_hashes(answers(directory, lines, max_length)))
 
 
 def tables_are_current(source):
     """Whether zoo/text/tables/generate.py, which asks the peer about every code point, writes the tables that are there."""
+
     def compute():
         return subprocess.run([sys.executable, source / "zoo/text/tables/generate.py", "--check"]).returncode == 0
 
@@ -47,6 +47,7 @@ def tables_are_current(source):
 
 def with_added_tokens(model, tokens):
     """{file: content} of what the peer saves after adding tokens to `model`; "tokenizer.json" is only what it has added."""
+
     def compute():
         import tokenizers
         from transformers import AutoTokenizer

@@ -89,14 +89,21 @@ class WordLevelParity(unittest.TestCase):
         self.assertGreater(self.compare(self.lines[::2], self.lines), 5000)
 
     def test_every_code_point(self):
-        lines = ["".join(form.format(c) for c in EVERY[i:i + 256]) for i in range(0, len(EVERY), 256) for form in ("a{0}b ", "{0}", ".{0}")]
+        lines = ["".join(form.format(c) for c in EVERY[i : i + 256]) for i in range(0, len(EVERY), 256) for form in ("a{0}b ", "{0}", ".{0}")]
         self.compare(lines, lines, vocab_size=3000000, min_frequency=0)
 
     def test_options_of_training(self):
-        texts = self.fuzz.lines(2000) + ["the cat the mat [PAD] the UNK UNK the_end", "\"\\\b\f\x01\x7f \u2028 \ufeff/ \"\\"]
-        for options in (dict(min_frequency=0), dict(min_frequency=3), dict(vocab_size=4), dict(vocab_size=17), dict(vocab_size=300),
-                        dict(special_tokens=["UNK", "x", "the"], unk_token="UNK"), dict(special_tokens=["mat", "[UNK]"], min_frequency=1),
-                        dict(special_tokens=["the", "UNK"], unk_token="UNK", vocab_size=3)):
+        texts = self.fuzz.lines(2000) + ["the cat the mat [PAD] the UNK UNK the_end", '"\\\b\f\x01\x7f \u2028 \ufeff/ "\\']
+        for options in (
+            dict(min_frequency=0),
+            dict(min_frequency=3),
+            dict(vocab_size=4),
+            dict(vocab_size=17),
+            dict(vocab_size=300),
+            dict(special_tokens=["UNK", "x", "the"], unk_token="UNK"),
+            dict(special_tokens=["mat", "[UNK]"], min_frequency=1),
+            dict(special_tokens=["the", "UNK"], unk_token="UNK", vocab_size=3),
+        ):
             with self.subTest(**options):
                 self.compare(texts, texts, **options)
 
@@ -110,8 +117,15 @@ class WordLevelParity(unittest.TestCase):
         lines += ["see <new>!", "<new><new> x<new>y", " foo  <strip>  bar<strip>", "cat<strip> \t[PAD] <long> <longer> <longest", "", " "]
         tokenizer = word_level_peer.trained(["the cat, the cat; foo bar foo bar"])
         tokenizer.add_special_tokens([AddedToken("<new>", normalized=False)])
-        tokenizer.add_tokens([AddedToken("<strip>", lstrip=True, rstrip=True, normalized=False), AddedToken("<long>", normalized=True),
-                              AddedToken("<longer>", normalized=True), AddedToken("<long", lstrip=True), AddedToken("cat", normalized=False)])
+        tokenizer.add_tokens(
+            [
+                AddedToken("<strip>", lstrip=True, rstrip=True, normalized=False),
+                AddedToken("<long>", normalized=True),
+                AddedToken("<longer>", normalized=True),
+                AddedToken("<long", lstrip=True),
+                AddedToken("cat", normalized=False),
+            ]
+        )
         theirs, ours = self.folder / "theirs.json", self.folder / "copy.json"
         for pretty in (True, False):
             tokenizer.save(str(theirs), pretty=pretty)
@@ -122,8 +136,7 @@ class WordLevelParity(unittest.TestCase):
     def test_decoding(self):
         path, tokenizer = self.train(self.lines[:3000]), word_level_peer.trained(self.lines[:3000])
         draw = random.Random(3)
-        ids = [[draw.choice([draw.randrange(4), draw.randrange(tokenizer.get_vocab_size()), 1 << 20]) for _ in range(length)]
-               for length in range(60)]
+        ids = [[draw.choice([draw.randrange(4), draw.randrange(tokenizer.get_vocab_size()), 1 << 20]) for _ in range(length)] for length in range(60)]
         self.assertEqual(run("decode", path, lines=ids), [[tokenizer.decode(row), tokenizer.decode(row, skip_special_tokens=False)] for row in ids])
 
 

@@ -14,8 +14,9 @@ def trained(texts, vocab_size=30000, min_frequency=2, special_tokens=SPECIAL, un
 
     tokenizer = Tokenizer(models.WordLevel(unk_token=unk_token))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(
-        vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=special_tokens, show_progress=False))
+    tokenizer.train_from_iterator(
+        texts, trainers.WordLevelTrainer(vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=special_tokens, show_progress=False)
+    )
     return tokenizer
 
 
@@ -36,6 +37,7 @@ def summary(file, found_ids):
 
 def recorded_summary(key, texts, options, lines):
     """Of the file that training on the texts gives, and of the ids of the lines."""
+
     def compute():
         tokenizer = trained(texts, **options)
         return summary(saved(tokenizer), ids(tokenizer, lines))

@@ -1,4 +1,5 @@
 """LOCKSTEP_TIMELINE in whole jobs: one file, whatever starts the ranks and however they end."""
+
 import json
 import os
 import pathlib
@@ -28,8 +29,7 @@ class TimelineJobs(unittest.TestCase):
 
     def run_job(self, *command, code=0, **variables):
         environment = dict(os.environ, LOCKSTEP_TIMELINE="t.json", OMP_NUM_THREADS="1", **variables)
-        done = subprocess.run([str(c) for c in command], env=environment, cwd=self.directory, timeout=100,
-                              capture_output=True, text=True)
+        done = subprocess.run([str(c) for c in command], env=environment, cwd=self.directory, timeout=100, capture_output=True, text=True)
         if code is not None:
             self.assertEqual(done.returncode, code, done.stderr)
         return done
@@ -48,8 +48,7 @@ class TimelineJobs(unittest.TestCase):
             ready = [e["args"]["bucket"] for e in spans(trace, "ready", rank)]
             self.assertEqual(len(ready), 4 * steps)
             reduced = [e for e in spans(trace, "reduce", rank) if "bucket" in e.get("args", {})]
-            self.assertEqual([sorted(e["args"]["bucket"] for e in reduced[i::4])
-                              for i in range(4)], [[b] * steps for b in range(4)])
+            self.assertEqual([sorted(e["args"]["bucket"] for e in reduced[i::4]) for i in range(4)], [[b] * steps for b in range(4)])
             for f, b, o in zip(forward, backward, optimizer):
                 self.assertLessEqual(f["ts"] + f["dur"], b["ts"])
                 self.assertLessEqual(b["ts"] + b["dur"], o["ts"] + 1e-3)
@@ -58,8 +57,7 @@ class TimelineJobs(unittest.TestCase):
                 self.assertLessEqual(b["ts"], r["ts"])
                 self.assertLessEqual(r["ts"] + r["dur"], b["ts"] + b["dur"] + 1e-3)
             self.assertIn("broadcast", {e["name"] for e in spans(trace, "collective", rank)})
-            names = {e["args"]["name"] for e in trace["traceEvents"]
-                     if e["name"] == "process_name" and e["pid"] == rank}
+            names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name" and e["pid"] == rank}
             self.assertEqual(names, {f"rank {rank}"})
 
     def test_lockrun_and_what_the_tool_makes_of_it(self):
@@ -86,8 +84,7 @@ class TimelineJobs(unittest.TestCase):
         self.run_job(BIN / "toy_ddp", 3)
         trace = self.trace()
         self.assertEqual([len(spans(trace, "backward", r)) for r in range(3)], [10, 10, 10])
-        self.run_job(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
-                     "--no-python", RANK, 4)
+        self.run_job(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--no-python", RANK, 4)
         self.check_training(self.trace(), 2, 4)
         self.run_job(RANK, 3)
         self.check_training(self.trace(), 1, 3)
@@ -114,11 +111,29 @@ class TimelineJobs(unittest.TestCase):
 
     def test_two_machines_with_clocks_of_their_own(self):
         """Played on one, so the true difference of the clocks is 0: the measured one must say so."""
-        ends = [subprocess.Popen(
-            [BIN / "lockrun", "--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1", "--rdzv-endpoint",
-             f"127.0.0.1:{self.port}", RANK, "3"], cwd=self.directory,
-            env=dict(os.environ, LOCKSTEP_TIMELINE=f"node{node}.json", LOCKSTEP_BACKEND="gloo"),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for node in (0, 1)]
+        ends = [
+            subprocess.Popen(
+                [
+                    BIN / "lockrun",
+                    "--nnodes",
+                    "2",
+                    "--node-rank",
+                    str(node),
+                    "--nproc-per-node",
+                    "1",
+                    "--rdzv-endpoint",
+                    f"127.0.0.1:{self.port}",
+                    RANK,
+                    "3",
+                ],
+                cwd=self.directory,
+                env=dict(os.environ, LOCKSTEP_TIMELINE=f"node{node}.json", LOCKSTEP_BACKEND="gloo"),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for node in (0, 1)
+        ]
         for end in ends:
             output = end.communicate(timeout=100)[0]
             self.assertEqual(end.returncode, 0, output)
@@ -136,8 +151,14 @@ class TimelineJobs(unittest.TestCase):
 
     def test_what_cannot_be_written_is_named_before_the_ranks_start(self):
         environment = dict(os.environ, LOCKSTEP_TIMELINE="no/such/t.json", OMP_NUM_THREADS="1")
-        done = subprocess.run([BIN / "lockrun", "--standalone", "--nproc-per-node", "2", RANK, "2"],
-                              cwd=self.directory, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [BIN / "lockrun", "--standalone", "--nproc-per-node", "2", RANK, "2"],
+            cwd=self.directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("no/such/t.json: cannot write there", done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
@@ -146,8 +167,14 @@ class TimelineJobs(unittest.TestCase):
     def test_off_leaves_nothing(self):
         environment = dict(os.environ, OMP_NUM_THREADS="1")
         environment.pop("LOCKSTEP_TIMELINE", None)
-        subprocess.run([BIN / "lockrun", "--standalone", "--nproc-per-node", "2", RANK, "2"], cwd=self.directory,
-                       env=environment, check=True, timeout=60, capture_output=True)
+        subprocess.run(
+            [BIN / "lockrun", "--standalone", "--nproc-per-node", "2", RANK, "2"],
+            cwd=self.directory,
+            env=environment,
+            check=True,
+            timeout=60,
+            capture_output=True,
+        )
         self.assertEqual(os.listdir(self.directory), [])
 
 

@@ -11,9 +11,7 @@ BIN = os.environ["LOCKSTEP_BIN_DIR"]
 
 
 def bench(*arguments):
-    return subprocess.run(
-        [f"{BIN}/lockstep", "bench", *arguments], capture_output=True, text=True, timeout=100
-    )
+    return subprocess.run([f"{BIN}/lockstep", "bench", *arguments], capture_output=True, text=True, timeout=100)
 
 
 class BenchCommand(unittest.TestCase):
@@ -21,8 +19,18 @@ class BenchCommand(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             plot = os.path.join(folder, "plot.svg")
             run = bench(
-                "all-reduce", "--nproc-per-node", "3", "--sizes", "64,1M", "--rounds", "2",
-                "--against", "gloo", "--json", "--plot", plot,
+                "all-reduce",
+                "--nproc-per-node",
+                "3",
+                "--sizes",
+                "64,1M",
+                "--rounds",
+                "2",
+                "--against",
+                "gloo",
+                "--json",
+                "--plot",
+                plot,
             )
             self.assertEqual(run.returncode, 0, run.stderr)
             ElementTree.parse(plot)
@@ -39,8 +47,15 @@ class BenchCommand(unittest.TestCase):
 
     def test_measures_every_collective(self):
         for collective in (
-            "reduce", "broadcast", "all-gather", "reduce-scatter", "all-to-all", "gather", "scatter",
-            "barrier", "send-recv",
+            "reduce",
+            "broadcast",
+            "all-gather",
+            "reduce-scatter",
+            "all-to-all",
+            "gather",
+            "scatter",
+            "barrier",
+            "send-recv",
         ):
             with self.subTest(collective):
                 run = bench(collective, "--sizes", "1000", "--rounds", "1", "--unregistered")
@@ -63,8 +78,7 @@ class BenchCommand(unittest.TestCase):
         rows = [json.loads(line) for line in run.stdout.splitlines()]
         self.assertEqual(
             [(row["ranks"], row["way"], row["clipping"]) for row in rows],
-            [(ranks, way, clipping) for ranks in (1, 2) for way in ("all-reduce", "fused-zero", "shared-parameters")
-             for clipping in (False, True)],
+            [(ranks, way, clipping) for ranks in (1, 2) for way in ("all-reduce", "fused-zero", "shared-parameters") for clipping in (False, True)],
         )
         for row in rows:
             self.assertTrue(0 < row["seconds_min"] <= row["seconds"] <= row["seconds_max"], row)

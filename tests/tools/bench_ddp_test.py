@@ -1,4 +1,5 @@
 """`lockstep bench ddp`: what it prints and what it refuses."""
+
 import json
 import os
 import pathlib
@@ -48,9 +49,13 @@ class BenchDdpTest(unittest.TestCase):
 
     def test_a_signal_leaves_nothing(self):
         with tempfile.TemporaryDirectory() as scratch:
-            process = subprocess.Popen([LOCKSTEP, "bench", "ddp", "--steps", "10000000"], text=True,
-                                       env=dict(os.environ, TMPDIR=scratch), stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                [LOCKSTEP, "bench", "ddp", "--steps", "10000000"],
+                text=True,
+                env=dict(os.environ, TMPDIR=scratch),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             deadline = time.monotonic() + 60
             while not os.listdir(scratch) and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -88,8 +93,11 @@ class BenchDdpTest(unittest.TestCase):
             # A build of which only `lockstep` and lockrun were made.
             for name in ("lockstep", "lockrun"):
                 shutil.copy(os.path.join(os.path.dirname(LOCKSTEP), name), folder)
-            for words, program in ((["ddp"], "lockstep-bench-ddp-rank"), (["optimizer"], "lockstep-bench-optimizer-rank"),
-                                   (["all-reduce"], "lockstep-bench-rank")):
+            for words, program in (
+                (["ddp"], "lockstep-bench-ddp-rank"),
+                (["optimizer"], "lockstep-bench-optimizer-rank"),
+                (["all-reduce"], "lockstep-bench-rank"),
+            ):
                 done = subprocess.run([os.path.join(folder, "lockstep"), "bench", *words], capture_output=True, text=True, timeout=60)
                 self.assertEqual(done.returncode, 1)
                 self.assertEqual(len([line for line in done.stderr.splitlines() if "warning: " not in line]), 1, done.stderr)

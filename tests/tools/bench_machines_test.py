@@ -24,9 +24,15 @@ class BenchMachines(unittest.TestCase):
 
     def test_cables_carry_what_the_plan_says(self):
         rows = self.rows("--machines", "2x2,2+3,3x1", "--sizes", "1M,8M", "--against", "gloo")
-        self.assertEqual([(row["machines"], row["bytes"], row["backend"], row["uplink"]) for row in rows],
-                         [(machines, size << 20, backend, uplink) for machines in ("2x2", "2+3", "3x1") for size in (1, 8)
-                          for backend, uplink in (("lockstep", "gloo"), ("gloo", ""))])
+        self.assertEqual(
+            [(row["machines"], row["bytes"], row["backend"], row["uplink"]) for row in rows],
+            [
+                (machines, size << 20, backend, uplink)
+                for machines in ("2x2", "2+3", "3x1")
+                for size in (1, 8)
+                for backend, uplink in (("lockstep", "gloo"), ("gloo", ""))
+            ],
+        )
         for row in rows:
             with self.subTest(row=row):
                 self.assertGreater(row["p50_us"], 0)
@@ -45,9 +51,10 @@ class BenchMachines(unittest.TestCase):
 
     def test_steps_of_ddp(self):
         rows = self.rows("--machines", "2x1,1+2", "--model", "toy", "--steps", "40", "--against", "gloo", what="ddp")
-        self.assertEqual([(row["machines"], row["backend"], row["uplink"]) for row in rows],
-                         [(machines, backend, uplink) for machines in ("2x1", "1+2")
-                          for backend, uplink in (("", ""), ("lockstep", "gloo"), ("gloo", ""))])
+        self.assertEqual(
+            [(row["machines"], row["backend"], row["uplink"]) for row in rows],
+            [(machines, backend, uplink) for machines in ("2x1", "1+2") for backend, uplink in (("", ""), ("lockstep", "gloo"), ("gloo", ""))],
+        )
         for row in rows:
             with self.subTest(row=row):
                 self.assertEqual((row["model"], row["steps"], row["rounds"]), ("toy", 40, 1))

@@ -11,7 +11,7 @@ PEERS = ("a", "b", "c")  # Lockstep, Open MPI, Gloo
 
 def colors_of(file):
     """(light, dark): the color of each peer."""
-    style, = re.findall(r"<style>.*?</style>", (SOURCE / file).read_text(), re.S)
+    (style,) = re.findall(r"<style>.*?</style>", (SOURCE / file).read_text(), re.S)
     themes = style.split("prefers-color-scheme: dark")
     return [dict(re.findall(r"\.([a-c]) \{ stroke: (#\w+); fill: \2 \}", theme)) for theme in themes]
 

@@ -25,7 +25,7 @@ def report(*arguments):
 
 def luminance(color):
     """Of "#rrggbb", by WCAG 2."""
-    shares = [int(color[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+    shares = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -71,9 +71,17 @@ class ReportCommand(unittest.TestCase):
                 file.write(f'{{"step": {step}, "time": {1790000000 + step / 4}, "train/loss": {rate / step}{extra}}}\n')
                 if step % 20 == 0:
                     file.write(f'{{"step": {step}, "time": {1790000000 + step / 4}, "eval/accuracy": {step / 100}}}\n')
-        facts = {"id": f"{name}-id", "name": name, "world_size": 2, "started": 1790000000.0, "ended": 1790000100.0, "exit_code": 0,
-                 "config": {"learning_rate": rate, "optim": "sgd"}, "summary": {"train_samples_per_second": 12.5},
-                 "environment": {"processor": "a processor"}}
+        facts = {
+            "id": f"{name}-id",
+            "name": name,
+            "world_size": 2,
+            "started": 1790000000.0,
+            "ended": 1790000100.0,
+            "exit_code": 0,
+            "config": {"learning_rate": rate, "optim": "sgd"},
+            "summary": {"train_samples_per_second": 12.5},
+            "environment": {"processor": "a processor"},
+        }
         (run / "metrics.run.json").write_text(json.dumps(facts))
         return run
 
@@ -113,8 +121,13 @@ class ReportCommand(unittest.TestCase):
         # The Trainer's ends are those of tests/trainer/run_end_test.py.
         run = self.make_run("by_hand", 0.5)
         facts = json.loads((run / "metrics.run.json").read_text())
-        for code, expected in ((0, ("finished", "", "good")), (3, ("failed", "exit code 3", "bad")), (75, ("stopped at step 40", "exit code 75", "wait")),
-                               (130, ("stopped at step 40", "exit code 130", "wait")), (137, ("failed", "exit code 137", "bad"))):
+        for code, expected in (
+            (0, ("finished", "", "good")),
+            (3, ("failed", "exit code 3", "bad")),
+            (75, ("stopped at step 40", "exit code 75", "wait")),
+            (130, ("stopped at step 40", "exit code 130", "wait")),
+            (137, ("failed", "exit code 137", "bad")),
+        ):
             (run / "metrics.run.json").write_text(json.dumps({**facts, "exit_code": code}))
             self.assertEqual(report(run).returncode, 0)
             (data,) = self.page_of(run / "report.html")["runs"]
@@ -135,9 +148,12 @@ class ReportCommand(unittest.TestCase):
     def test_a_run_that_failed_before_it_logged_anything(self):
         error = {"ended": 1790000003.0, "exit_code": 1, "error": "rank 1 ran out of memory"}
         facts = {"id": "some-id", "name": "early", "world_size": 2, "started": 1790000000.0, "ended": 1790000004.0, "exit_code": 1}
-        for case, files in (("log", {"log.jsonl": "", "run_end.json": error}), ("end", {"run_end.json": error}),
-                            ("tracker", {"metrics.jsonl": "", "metrics.run.json": facts, "log.jsonl": "", "run_end.json": error}),
-                            ("table", {"metrics.csv": "step,time\n", "run_end.json": error})):
+        for case, files in (
+            ("log", {"log.jsonl": "", "run_end.json": error}),
+            ("end", {"run_end.json": error}),
+            ("tracker", {"metrics.jsonl": "", "metrics.run.json": facts, "log.jsonl": "", "run_end.json": error}),
+            ("table", {"metrics.csv": "step,time\n", "run_end.json": error}),
+        ):
             with self.subTest(case):
                 run = self.dir / case
                 run.mkdir()
@@ -147,8 +163,9 @@ class ReportCommand(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertIn(": 0 values, ", done.stdout)
                 (data,) = self.page_of(run / "report.html")["runs"]
-                self.assertEqual((data["status"], data["detail"], data["kind"], data["error"]),
-                                 ("failed", "exit code 1", "bad", "rank 1 ran out of memory"))
+                self.assertEqual(
+                    (data["status"], data["detail"], data["kind"], data["error"]), ("failed", "exit code 1", "bad", "rank 1 ran out of memory")
+                )
                 self.assertEqual((data["steps"], data["series"], data["axes"]), (0, [], []))
                 self.assertEqual(data["arguments"], {"learning_rate": "0.25"})
                 self.assertEqual(data["duration"], 4 if case == "tracker" else None)
@@ -161,7 +178,9 @@ class ReportCommand(unittest.TestCase):
         facts = json.loads((run / "metrics.run.json").read_text())
         (run / "metrics.run.json").write_text(json.dumps({**facts, "exit_code": 75}))
         entries = [{"step": step, "loss": 1 / step} for step in range(1, 61)]
-        (run / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in [*entries, {"step": 60, "train_runtime": 7.5, "train_steps_per_second": 8}]))
+        (run / "log.jsonl").write_text(
+            "".join(json.dumps(entry) + "\n" for entry in [*entries, {"step": 60, "train_runtime": 7.5, "train_steps_per_second": 8}])
+        )
         for age, expected in ((0, ("stopped at step 40", 40, "metrics.jsonl")), (10, ("finished", 60, "log.jsonl"))):
             with self.subTest(age):  # seconds by which the tracker's file is older than the log
                 now = (run / "log.jsonl").stat().st_mtime
@@ -190,8 +209,13 @@ class ReportCommand(unittest.TestCase):
         run = self.make_run("ranks", 0.5)
         facts = json.loads((run / "metrics.run.json").read_text())
         for size, config, environment, variables, expected in (
-                (2, {}, {}, {}, 2), (None, {}, {}, {}, 1), (None, {}, {}, {"WORLD_SIZE": "4"}, 4), (1, {}, {"WORLD_SIZE": "3"}, {}, 3),
-                (1, {"world_size": 5}, {}, {}, 5), (2, {}, {"WORLD_SIZE": "8"}, {}, 2)):  # a group of the job has tracked
+            (2, {}, {}, {}, 2),
+            (None, {}, {}, {}, 1),
+            (None, {}, {}, {"WORLD_SIZE": "4"}, 4),
+            (1, {}, {"WORLD_SIZE": "3"}, {}, 3),
+            (1, {"world_size": 5}, {}, {}, 5),
+            (2, {}, {"WORLD_SIZE": "8"}, {}, 2),
+        ):  # a group of the job has tracked
             (run / "metrics.run.json").write_text(json.dumps({**facts, "world_size": size, "config": config, "environment": environment}))
             (run / "environment.json").write_text(json.dumps(variables))
             self.assertEqual(report(run).returncode, 0)
@@ -206,7 +230,9 @@ class ReportCommand(unittest.TestCase):
     def test_the_last_line_is_an_address(self):
         run = self.make_run("a run, 100 %", 0.5)
         done = report(run)
-        self.assertRegex(done.stdout, r"^\S.*/report\.html: 42 values, \d\d kB; open it in a browser: file://\S+/a%20run,%20100%20%25/report\.html\n$")
+        self.assertRegex(
+            done.stdout, r"^\S.*/report\.html: 42 values, \d\d kB; open it in a browser: file://\S+/a%20run,%20100%20%25/report\.html\n$"
+        )
 
     def test_several_runs_side_by_side(self):
         runs = [self.make_run("first", 0.5), self.make_run("second", 0.25)]
@@ -251,10 +277,10 @@ class ReportCommand(unittest.TestCase):
         self.assertAlmostEqual(contrast("#777777", "#ffffff"), 4.48, places=2)
         script, style = (PAGE / "page.js").read_text(), (PAGE / "page.css").read_text()
         self.assertEqual(re.findall(r"\.bar i \{[^}]*[ ;]color: (#\w+);", style), ["#fff"])  # in both themes
-        parts, = re.findall(r"const partColors = \{(.*)\};", script)
+        (parts,) = re.findall(r"const partColors = \{(.*)\};", script)
         colors = dict(re.findall(r"(\w+): '(#\w{6})'", parts))
         self.assertEqual(list(colors), ["data", "forward", "backward", "optimizer", "communication", "other"])
-        colors["unknown"], = re.findall(r"const partColor = name => partColors\[name\] \|\| '(#\w{6})';", script)
+        (colors["unknown"],) = re.findall(r"const partColor = name => partColors\[name\] \|\| '(#\w{6})';", script)
         self.assertEqual(len(re.findall(r"\bpartColors\b", script)), 2, "partColor() chooses the colors")
         for part, color in colors.items():
             with self.subTest(part):
@@ -262,17 +288,22 @@ class ReportCommand(unittest.TestCase):
         self.assertEqual(len(set(colors.values())), len(colors))
 
     def test_what_happened_to_the_job(self):
-        lines = [{"time": 1790000000.5, "run_id": "none", "event": "start", "host": "a", "first_rank": 0, "ranks": 2, "world_size": 4, "restarts": 0},
-                 {"time": 1790000007, "run_id": "none", "event": "partition", "round": 1, "reason": "the machine a does not reach b </script>"},
-                 {"time": 1790000009, "run_id": "none", "event": "end", "code": 1, "restarts": 0, "reason": "a failed"}]
+        lines = [
+            {"time": 1790000000.5, "run_id": "none", "event": "start", "host": "a", "first_rank": 0, "ranks": 2, "world_size": 4, "restarts": 0},
+            {"time": 1790000007, "run_id": "none", "event": "partition", "round": 1, "reason": "the machine a does not reach b </script>"},
+            {"time": 1790000009, "run_id": "none", "event": "end", "code": 1, "restarts": 0, "reason": "a failed"},
+        ]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         run, elsewhere = self.make_run("first", 0.5), self.dir / "elsewhere.jsonl"
         elsewhere.write_text(text + "damaged\n" + '{"time": 17900')
         alone = self.dir / "alone"  # a job without a tracker
         alone.mkdir()
         (alone / "events.jsonl").write_text(text)
-        expected = [[1790000000.5, "start", "ranks 0 to 1 of 4 started on a", 0], [1790000007, "partition", "the machine a does not reach b </script>", 1],
-                    [1790000009, "end", "the job ended with exit code 1: a failed", 1]]
+        expected = [
+            [1790000000.5, "start", "ranks 0 to 1 of 4 started on a", 0],
+            [1790000007, "partition", "the machine a does not reach b </script>", 1],
+            [1790000009, "end", "the job ended with exit code 1: a failed", 1],
+        ]
         done = report(run, alone, "--event-log", elsewhere, "--output", self.dir / "both.html")
         self.assertEqual(done.returncode, 0, done.stderr)
         tracked, bare = self.page_of(self.dir / "both.html")["runs"]
@@ -309,9 +340,27 @@ class ReportCommand(unittest.TestCase):
             runs = [self.make_run("first", 0.5), self.make_run("second", 0.25)]
             page = self.dir / "both.html"
             self.assertEqual(report(*runs, "--output", page).returncode, 0)
-            page.write_text(page.read_text().replace("<script>\n'use strict'", "<script>onerror = m => document.title = 'failed: ' + m</script><script>\n'use strict'"))
-            done = subprocess.run([BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.dir}/profile",
-                                   "--window-size=1280,3000", "--virtual-time-budget=5000", "--dump-dom", f"file://{page}"], capture_output=True, text=True, timeout=60)
+            page.write_text(
+                page.read_text().replace(
+                    "<script>\n'use strict'", "<script>onerror = m => document.title = 'failed: ' + m</script><script>\n'use strict'"
+                )
+            )
+            done = subprocess.run(
+                [
+                    BROWSER,
+                    "--headless=new",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    f"--user-data-dir={self.dir}/profile",
+                    "--window-size=1280,3000",
+                    "--virtual-time-budget=5000",
+                    "--dump-dom",
+                    f"file://{page}",
+                ],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
             self.assertEqual(re.search("<title>(.*?)</title>", done.stdout).group(1), "first, second · Lockstep report")
             charts = re.findall('<div class="card chart">(.*?)</svg>', done.stdout, re.DOTALL)
             self.assertEqual([chart.count('<path d="M') for chart in charts], [2, 2, 2])
@@ -325,26 +374,60 @@ class ReportCommand(unittest.TestCase):
             facts = json.loads((run / "metrics.run.json").read_text())
             (run / "metrics.run.json").write_text(json.dumps({**facts, "summary": {"train_samples_per_second": 0}}))
             self.assertEqual(report(run).returncode, 0)
-            done = subprocess.run([BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.dir}/profile",
-                                   "--window-size=1280,3000", "--virtual-time-budget=5000", "--dump-dom", f"file://{run}/report.html"],
-                                  capture_output=True, text=True, timeout=60)
+            done = subprocess.run(
+                [
+                    BROWSER,
+                    "--headless=new",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    f"--user-data-dir={self.dir}/profile",
+                    "--window-size=1280,3000",
+                    "--virtual-time-budget=5000",
+                    "--dump-dom",
+                    f"file://{run}/report.html",
+                ],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
             tiles = dict(re.findall(r'<div class="tile"><span>(.*?)</span><b>(.*?)</b>', done.stdout))
             self.assertEqual((tiles["eval/accuracy"], tiles["test/accuracy"], tiles["Throughput"]), ("0.2", "0.75", "4"))
             self.assertEqual(done.stdout.count('<div class="card chart">'), 2)  # loss and steps per second
 
         def test_axes_of_shares_stop_at_1(self):
             run = self.make_run("shares", 0.5)
-            values = {"eval/precision": (0.99, 0.99), "eval/recall": (1, 1), "eval/f1": (0, 0), "eval/accuracy": (0.5, 0.999), "eval/spearman": (-0.2, 0.98),
-                      "eval/exact_match": (80, 99.5)}
+            values = {
+                "eval/precision": (0.99, 0.99),
+                "eval/recall": (1, 1),
+                "eval/f1": (0, 0),
+                "eval/accuracy": (0.5, 0.999),
+                "eval/spearman": (-0.2, 0.98),
+                "eval/exact_match": (80, 99.5),
+            }
             with open(run / "metrics.jsonl", "w") as file:
                 for place, step in enumerate((20, 40)):
                     file.write(json.dumps({"step": step, "time": 1790000000 + step, **{name: pair[place] for name, pair in values.items()}}) + "\n")
             self.assertEqual(report(run).returncode, 0)
-            done = subprocess.run([BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.dir}/profile",
-                                   "--window-size=1280,3000", "--virtual-time-budget=5000", "--dump-dom", f"file://{run}/report.html"],
-                                  capture_output=True, text=True, timeout=60)
-            charts = {name: [float(mark) for mark in re.findall(r'text-anchor="end">(-?[\d.]+)</text>', marks)]
-                      for name, marks in re.findall(r'aria-label="(\S+?): [^"]*">(.*?)<line class="axis" ', done.stdout, re.DOTALL)}
+            done = subprocess.run(
+                [
+                    BROWSER,
+                    "--headless=new",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    f"--user-data-dir={self.dir}/profile",
+                    "--window-size=1280,3000",
+                    "--virtual-time-budget=5000",
+                    "--dump-dom",
+                    f"file://{run}/report.html",
+                ],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            charts = {
+                name: [float(mark) for mark in re.findall(r'text-anchor="end">(-?[\d.]+)</text>', marks)]
+                for name, marks in re.findall(r'aria-label="(\S+?): [^"]*">(.*?)<line class="axis" ', done.stdout, re.DOTALL)
+            }
             self.assertLessEqual(values.keys(), charts.keys())
             for name in values:
                 with self.subTest(name):

@@ -26,7 +26,7 @@ class Screen:
     def feed(self, text):
         at = 0
         for found in CODES.finditer(text):
-            assert found.start() == at, f"no code that is known: {text[at:at + 10]!r}"
+            assert found.start() == at, f"no code that is known: {text[at : at + 10]!r}"
             at = found.end()
             private, number, code, carriage_return, line_feed, character = found.groups()
             if carriage_return:
@@ -38,9 +38,9 @@ class Screen:
             elif (private, number) == ("?", "7"):
                 self.wraps = code == "h"
             elif code in "JK":
-                self.rows[self.row] = self.rows[self.row][:self.column]
+                self.rows[self.row] = self.rows[self.row][: self.column]
                 if code == "J":
-                    del self.rows[self.row + 1:], self.joined[self.row + 1:]
+                    del self.rows[self.row + 1 :], self.joined[self.row + 1 :]
                     self.joined[self.row] = False
             else:
                 raise AssertionError(found.group())
@@ -61,7 +61,7 @@ class Screen:
             else:
                 self.column -= 1
         row = self.rows[self.row].ljust(self.column)
-        self.rows[self.row] = row[:self.column] + character + row[self.column + 1:]
+        self.rows[self.row] = row[: self.column] + character + row[self.column + 1 :]
         self.column += 1
 
     def resize(self, columns):
@@ -79,7 +79,7 @@ class Screen:
             line += row
             begins = not goes_on
             if begins:
-                pieces = [line[at:at + columns] for at in range(0, max(len(line), 1), columns)]
+                pieces = [line[at : at + columns] for at in range(0, max(len(line), 1), columns)]
                 if cursor is not None:
                     place = (len(rows) + min(cursor // columns, len(pieces) - 1), cursor % columns)
                 rows += pieces
@@ -93,9 +93,17 @@ class ProgressTerminalTest(unittest.TestCase):
         self.terminal, own = pty.openpty()
         self.addCleanup(os.close, self.terminal)
         self.set_window(columns)
-        kept = {name: value for name, value in os.environ.items() if name not in ("LOCKSTEP_TERMINAL", "LOCKSTEP_TERMINAL_COLUMNS", "LC_ALL", "LC_CTYPE")}
-        self.process = subprocess.Popen([RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=own, text=True,
-                                        env={**kept, "TERM": "xterm", "LANG": "C.UTF-8", **environment})
+        kept = {
+            name: value for name, value in os.environ.items() if name not in ("LOCKSTEP_TERMINAL", "LOCKSTEP_TERMINAL_COLUMNS", "LC_ALL", "LC_CTYPE")
+        }
+        self.process = subprocess.Popen(
+            [RUNNER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=own,
+            text=True,
+            env={**kept, "TERM": "xterm", "LANG": "C.UTF-8", **environment},
+        )
         os.close(own)
         self.addCleanup(self.process.wait, 10)
         self.addCleanup(self.process.stdout.close)

@@ -53,15 +53,24 @@ class TrackingTest(unittest.TestCase):
     def setUp(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="lockstep_tracking_"))
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
-        self.environment = {**{name: value for name, value in os.environ.items() if not name.startswith("WANDB_")},
-                            "WANDB_MODE": "offline", "PYTHON_EXEC": sys.executable, "HOME": str(self.dir)}
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("WANDB_")},
+            "WANDB_MODE": "offline",
+            "PYTHON_EXEC": sys.executable,
+            "HOME": str(self.dir),
+        }
 
     def command(self, **given):
         return [RUNNER, *(f"{name}={value}" for name, value in {"dir": self.dir, "id": "first", "to": LAST, **given}.items())]
 
     def run_tracked(self, environment=(), **given):
-        return subprocess.run(self.command(**given), capture_output=True, text=True, timeout=100,
-                              env={name: value for name, value in {**self.environment, **dict(environment)}.items() if value is not None})
+        return subprocess.run(
+            self.command(**given),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env={name: value for name, value in {**self.environment, **dict(environment)}.items() if value is not None},
+        )
 
     def track(self, expect=0, environment=(), **given):
         done = self.run_tracked(environment, **given)
@@ -112,8 +121,10 @@ class TrackingTest(unittest.TestCase):
     def accumulated(self, run="first"):
         from tensorboard.backend.event_processing import event_accumulator
 
-        loaded = event_accumulator.EventAccumulator(str(self.dir / "tensorboard" / run), size_guidance={
-            event_accumulator.TENSORS: 0, event_accumulator.SCALARS: 0, event_accumulator.HISTOGRAMS: 0})
+        loaded = event_accumulator.EventAccumulator(
+            str(self.dir / "tensorboard" / run),
+            size_guidance={event_accumulator.TENSORS: 0, event_accumulator.SCALARS: 0, event_accumulator.HISTOGRAMS: 0},
+        )
         loaded.Reload()
         return loaded
 
@@ -171,25 +182,26 @@ class TrackingTest(unittest.TestCase):
         request = RequestContext()
         tags = context.hparams_metadata(request, "")
         experiment = context.experiment_from_metadata(
-            request, "", include_metrics=True, hparams_run_to_tag_to_content=tags,
-            data_provider_hparams=context.hparams_from_data_provider(request, "", limit=None))
+            request,
+            "",
+            include_metrics=True,
+            hparams_run_to_tag_to_content=tags,
+            data_provider_hparams=context.hparams_from_data_provider(request, "", limit=None),
+        )
         self.assertEqual({info.name for info in experiment.hparam_infos}, {"learning_rate", "optim", "bf16", "max_steps"})
         self.assertIn("train/loss", {info.name.tag for info in experiment.metric_infos})
-        found = {run: metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG])
-                 for run, content in tags.items()}
+        found = {run: metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG]) for run, content in tags.items()}
         self.assertEqual(set(found), {"first", "second"})
         values = {name: getattr(value, value.WhichOneof("kind")) for name, value in found["first"].hparams.items()}
         self.assertEqual(values, {"learning_rate": 5e-5, "optim": "sgd", "bf16": True, "max_steps": 20})
-        status = {run: metadata.parse_session_end_info_plugin_data(content[metadata.SESSION_END_INFO_TAG]).status
-                  for run, content in tags.items()}
+        status = {run: metadata.parse_session_end_info_plugin_data(content[metadata.SESSION_END_INFO_TAG]).status for run, content in tags.items()}
         self.assertEqual(status, {"first": api_pb2.STATUS_SUCCESS, "second": api_pb2.STATUS_FAILURE})
 
     def test_wandb_has_every_record(self):
         self.track(kinds="wandb", rank=1, ranks=2)
         records = records_of(self.wandb_file("first-rank1"))
         run = self.run_record("first-rank1")
-        self.assertEqual((run.run_id, run.display_name, run.run_group, run.project),
-                         ("first-rank1", "a run-rank1", "a run", "a project"))
+        self.assertEqual((run.run_id, run.display_name, run.run_group, run.project), ("first-rank1", "a run-rank1", "a run", "a project"))
         self.assertEqual(self.exit_codes("first-rank1"), [0])
         config = {}
         for record in records:
@@ -198,8 +210,10 @@ class TrackingTest(unittest.TestCase):
         summary = {}
         for record in records:
             summary.update(values_of(record.summary.update))
-        self.assertEqual((summary["train/loss"], summary["eval/accuracy"], summary["global_step"], summary["best"],
-                          summary["verdict"], summary["endless"]), ({"min": 1 / LAST}, 0.2, LAST, 0.25, "good", math.inf))
+        self.assertEqual(
+            (summary["train/loss"], summary["eval/accuracy"], summary["global_step"], summary["best"], summary["verdict"], summary["endless"]),
+            ({"min": 1 / LAST}, 0.2, LAST, 0.25, "good", math.inf),
+        )
         rows = rows_of(records)
         self.assertEqual([row["_step"] for row in rows], sorted({row["_step"] for row in rows}))
         self.assertEqual([row["train/loss"] for row in rows if "train/loss" in row], [1 / step for step in range(1, LAST + 1)])
@@ -210,8 +224,7 @@ class TrackingTest(unittest.TestCase):
         self.assertEqual((text["sample"], text["global_step"]), ('a "quoted"\ntext, naïve', 2))
         (histogram,) = [row for row in rows if "weights/fc/_type" in row]
         self.assertEqual((histogram["weights/fc/values"], histogram["weights/fc/bins"]), ([1, 1, 1, 1], [0, 0.25, 0.5, 0.75, 1]))
-        metrics = {record.metric.name or record.metric.glob_name: record.metric for record in records
-                   if record.WhichOneof("record_type") == "metric"}
+        metrics = {record.metric.name or record.metric.glob_name: record.metric for record in records if record.WhichOneof("record_type") == "metric"}
         self.assertEqual(metrics["eval/accuracy"].step_metric, "global_step")
         self.assertTrue(metrics["train/loss"].summary.min)
 
@@ -228,11 +241,21 @@ class TrackingTest(unittest.TestCase):
     def test_variables_of_the_client_count(self):
         elsewhere = self.dir / "elsewhere"
         elsewhere.mkdir()
-        self.track(kinds="wandb", to=3, environment={"WANDB_PROJECT": "other", "WANDB_NAME": "named", "WANDB_RUN_GROUP": "grouped",
-                                                     "WANDB_TAGS": "one,two", "WANDB_DIR": str(elsewhere)})
+        self.track(
+            kinds="wandb",
+            to=3,
+            environment={
+                "WANDB_PROJECT": "other",
+                "WANDB_NAME": "named",
+                "WANDB_RUN_GROUP": "grouped",
+                "WANDB_TAGS": "one,two",
+                "WANDB_DIR": str(elsewhere),
+            },
+        )
         run = self.run_record(folder=elsewhere)
-        self.assertEqual((run.run_id, run.project, run.display_name, run.run_group, list(run.tags)),
-                         ("first", "other", "named", "grouped", ["one", "two"]))
+        self.assertEqual(
+            (run.run_id, run.project, run.display_name, run.run_group, list(run.tags)), ("first", "other", "named", "grouped", ["one", "two"])
+        )
 
     def test_without_a_login_the_run_is_written_offline(self):
         done = self.run_tracked({"WANDB_MODE": None}, kinds="wandb")
@@ -271,8 +294,11 @@ class TrackingTest(unittest.TestCase):
         bare.chmod(0o700)
         done = self.run_tracked({"PYTHON_EXEC": str(bare)}, kinds="wandb")
         self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertRegex(done.stderr, r"error: the tracker wandb needs Python 3 with the package wandb, and .* cannot import wandb \(No module "
-                                      r"named 'wandb'\); install it there \(python3 -m pip install wandb\)")
+        self.assertRegex(
+            done.stderr,
+            r"error: the tracker wandb needs Python 3 with the package wandb, and .* cannot import wandb \(No module "
+            r"named 'wandb'\); install it there \(python3 -m pip install wandb\)",
+        )
         self.wait_for_the_follower()
         # A folder of that name, such as the client makes itself, is no package.
         (self.dir / "wandb").mkdir(exist_ok=True)
@@ -281,8 +307,15 @@ class TrackingTest(unittest.TestCase):
         self.assertIn("cannot import wandb", done.stderr)
 
     def start_and_log(self, **given):
-        process = subprocess.Popen(self.command(kinds="wandb", end="wait", **given), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, env=self.environment, start_new_session=True)
+        process = subprocess.Popen(
+            self.command(kinds="wandb", end="wait", **given),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+            start_new_session=True,
+        )
         self.addCleanup(process.kill)
         self.assertEqual(process.stdout.readline(), "logged\n")
         self.wait_until(lambda: len(self.followers()) > 1, "the client has not started its service")
@@ -320,8 +353,9 @@ class TrackingTest(unittest.TestCase):
     def test_a_server_that_does_not_answer_costs_a_warning(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             for port in (9, silent.getsockname()[1]):  # nobody listens at the first
-                done = self.run_tracked({"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"},
-                                        kinds="wandb", patience=2)
+                done = self.run_tracked(
+                    {"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}, kinds="wandb", patience=2
+                )
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertIn("warning: Weights & Biases gets no more of this run: ", done.stderr)
                 self.assertIn("to send them later: ", done.stderr)
@@ -337,16 +371,22 @@ class TrackingTest(unittest.TestCase):
         self.track(kinds="wandb", **{"from": 6}, to=12, resume=5, environment=server.environment)
         self.assertEqual(server.exit_codes, [1, 0])
         self.assertEqual([row["_step"] for row in server.rows], list(range(1, 12 + 2 + 3 + 1)))
-        self.assertEqual([(row["global_step"], row["train/loss"]) for row in server.rows if "train/loss" in row],
-                         [(step, 1 / step) for step in range(1, 13)])
+        self.assertEqual(
+            [(row["global_step"], row["train/loss"]) for row in server.rows if "train/loss" in row], [(step, 1 / step) for step in range(1, 13)]
+        )
         # A run that begins anew replaces it.
         self.track(kinds="wandb", to=2, environment=server.environment)
         self.assertEqual([row["global_step"] for row in server.rows][:3], [1, 2, 2])
         # By hand, to a server that has nothing.
         other = wandb_server.Server()
         self.addCleanup(other.close)
-        done = subprocess.run([sys.executable, self.dir / "wandb/wandb_follower.py", self.dir / "wandb/first.jsonl"], capture_output=True,
-                              text=True, timeout=100, env={**self.environment, **other.environment})
+        done = subprocess.run(
+            [sys.executable, self.dir / "wandb/wandb_follower.py", self.dir / "wandb/first.jsonl"],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env={**self.environment, **other.environment},
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(([row["global_step"] for row in other.rows], other.exit_codes), ([1, 2, 2], [0]))
 
@@ -459,8 +499,7 @@ class TrackingTest(unittest.TestCase):
         self.assert_steps(range(1, LAST + 1))
 
     def test_the_files_can_be_read_while_the_run_goes(self):
-        with subprocess.Popen(self.command(end="wait"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                              env=self.environment) as process:
+        with subprocess.Popen(self.command(end="wait"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment) as process:
             self.addCleanup(process.kill)
             self.assertEqual(process.stdout.readline(), "logged\n")
             lines = [json.loads(line) for line in (self.dir / "wandb/first.jsonl").read_text().splitlines()]

@@ -26,20 +26,34 @@ class Server:
         history = (request.get("files") or {}).get("wandb-history.jsonl")
         if history:
             at = history["offset"]
-            self.rows[at:at + len(history["content"])] = [json.loads(row) for row in history["content"]]
+            self.rows[at : at + len(history["content"])] = [json.loads(row) for row in history["content"]]
         if request.get("complete"):
             self.exit_codes.append(request["exitcode"])
         return {}
 
     def answer(self, query, variables):
-        bucket = {"id": "1", "name": variables.get("name"), "displayName": "", "sweepName": None, "historyLineCount": len(self.rows),
-                  "project": {"name": variables.get("project"), "entity": {"name": "me"}}}
+        bucket = {
+            "id": "1",
+            "name": variables.get("name"),
+            "displayName": "",
+            "sweepName": None,
+            "historyLineCount": len(self.rows),
+            "project": {"name": variables.get("project"), "entity": {"name": "me"}},
+        }
         if "upsertBucket" in query:
             inserted, self.run = self.run is None, variables
             return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
         if "historyTail" in query:
-            bucket.update(summaryMetrics="{}", logLineCount=0, eventsLineCount=0, eventsTail="[]", config="{}", tags=[], wandbConfig='{"t": 1}',
-                          historyTail=json.dumps([json.dumps(self.rows[-1])] if self.rows else []))
+            bucket.update(
+                summaryMetrics="{}",
+                logLineCount=0,
+                eventsLineCount=0,
+                eventsTail="[]",
+                config="{}",
+                tags=[],
+                wandbConfig='{"t": 1}',
+                historyTail=json.dumps([json.dumps(self.rows[-1])] if self.rows else []),
+            )
             return {"model": {"id": "1", "name": "", "entity": {"id": "1", "name": "me"}, "bucket": bucket if self.run else None}}
         if "viewer" in query:
             return {"viewer": {"id": "1", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}}

@@ -1,4 +1,5 @@
 """Every mistake is one line that names the thing, a non-zero exit, and nothing written: alone and on two ranks."""
+
 import json
 import os
 import pathlib
@@ -14,16 +15,33 @@ import tiny
 
 
 # Flags with values that any text suits at first. Errors name the file, the column or the label.
-FREE = {"model-name-or-path", "tokenizer-name", "train-file", "validation-file", "text-column", "text-pair-column", "label-column",
-        "label-names", "data-cache-dir", "log-sample-ids", "run-name", "project"}
+FREE = {
+    "model-name-or-path",
+    "tokenizer-name",
+    "train-file",
+    "validation-file",
+    "text-column",
+    "text-pair-column",
+    "label-column",
+    "label-names",
+    "data-cache-dir",
+    "log-sample-ids",
+    "run-name",
+    "project",
+}
 # A value that cannot work, where "-7x" would, and the flags without which nobody would notice.
 BAD = {
     "model-config": {"": "small"},
     "keep-labels": {"": "positive"},
     "run-id": {"": "a/b"},
     "output-dir": {"": "{dir}/another_run"},
-    "metric-for-best-model": {"": "-7x", "--load_best_model_at_end": True, "--eval_strategy": "epoch", "--save_strategy": "epoch",
-                              "--validation_file": "{dir}/train.csv"},
+    "metric-for-best-model": {
+        "": "-7x",
+        "--load_best_model_at_end": True,
+        "--eval_strategy": "epoch",
+        "--save_strategy": "epoch",
+        "--validation_file": "{dir}/train.csv",
+    },
 }
 
 
@@ -31,8 +49,9 @@ class ManyRuns:
     """bert_classify in copies of one process (classify_many.cpp)."""
 
     def __init__(self):
-        self.process = subprocess.Popen([pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "classify_many"],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "classify_many"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def run(self, folder, arguments, ranks):
         """([exit code of each rank], [its standard error])"""
@@ -96,8 +115,7 @@ class BadInputTest(unittest.TestCase):
     def check_launched(self, expected, arguments, count):
         done = tiny.run(arguments, count)
         self.assertNotEqual(done.returncode, 0, done.stdout)
-        said = [line for line in (done.stdout + done.stderr).splitlines()
-                if re.match(r"(\[rank \d+\]: )?bert_classify: error: ", line)]
+        said = [line for line in (done.stdout + done.stderr).splitlines() if re.match(r"(\[rank \d+\]: )?bert_classify: error: ", line)]
         self.assertEqual(len(said), 1, done.stderr)
         self.assertRegex(said[0], expected)
         if count is None:
@@ -124,13 +142,18 @@ class BadInputTest(unittest.TestCase):
         self.check("unknown flag --lr; did you mean --learning-rate\\?", lr=0.1)
         self.check("--ddp-broadcast-buffers is perhaps; it must be true or false", ddp_broadcast_buffers="perhaps")
         self.check("--max-steps many: expected a whole number", max_steps="many")
-        self.check("--lr-scheduler-type is square; it must be linear, cosine, cosine_with_restarts, .* or reduce_lr_on_plateau", lr_scheduler_type="square")
+        self.check(
+            "--lr-scheduler-type is square; it must be linear, cosine, cosine_with_restarts, .* or reduce_lr_on_plateau", lr_scheduler_type="square"
+        )
         self.check("--train-sampling-strategy is shuffled; it must be random, sequential or group_by_length", train_sampling_strategy="shuffled")
-        self.check("--lr-scheduler-type is step: the learning-rate schedule step needs a step_size of 1 or more; see --lr-scheduler-kwargs", lr_scheduler_type="step")
+        self.check(
+            "--lr-scheduler-type is step: the learning-rate schedule step needs a step_size of 1 or more; see --lr-scheduler-kwargs",
+            lr_scheduler_type="step",
+        )
         self.check("--eval-strategy needs a --validation-file or a --validation-split", eval_strategy="epoch")
         self.check("--validation-split is 1.5; expected a share between 0 and 1 or a number of rows", validation_split=1.5)
         self.check("--validation-split is half; expected", validation_split="half")
-        self.check("--validation-split divides the --train-file and takes the place of", validation_split=.1, validation_file=self.train)
+        self.check("--validation-split divides the --train-file and takes the place of", validation_split=0.1, validation_file=self.train)
         self.check("--split-seed is for --validation-split", split_seed=1)
         self.check("--text-column and --label-column are both label; give each its own", text_column="label")
         self.check("--text-column and --text-pair-column are both text; give each its own", text_pair_column="text")
@@ -154,8 +177,9 @@ class BadInputTest(unittest.TestCase):
                 continue
             typed = "--" + flag.replace("-", "_")
             good = {"--model_name_or_path": self.model, "--train_file": self.train, "--max_steps": 2, "--output_dir": folder / "out"}
-            bad = {name or typed: str(value).format(dir=self.dir) if value is not True else True
-                   for name, value in BAD.get(flag, {"": "-7x"}).items()}
+            bad = {
+                name or typed: str(value).format(dir=self.dir) if value is not True else True for name, value in BAD.get(flag, {"": "-7x"}).items()
+            }
             with self.subTest(flag):
                 codes, (error,) = self.many.run(folder, {**good, **bad}, None)
                 self.assertNotIn(0, codes)
@@ -177,26 +201,39 @@ class BadInputTest(unittest.TestCase):
         text = 'text,label\n"a good\nfilm",1\n\ngreat,0\nbad,x\n'
         self.check(r'mixed\.csv:6: label "x" in column label', train_file=self.file("mixed.csv", text))
         names = "text,label\ngood,positive\nbad,negative\nso,neutral\n"
-        self.check(r'names\.csv:4: label "neutral" in column label is unknown; expected one of positive, negative',
-                   train_file=self.file("names.csv", names), label_names="positive,negative")
+        self.check(
+            r'names\.csv:4: label "neutral" in column label is unknown; expected one of positive, negative',
+            train_file=self.file("names.csv", names),
+            label_names="positive,negative",
+        )
         self.check(r'validation\.csv:3: label "2"', validation_file=self.file("validation.csv", "text,label\na,0\nb,2\n"))
         self.check("one label", train_file=self.file("one.csv", "text,label\na,0\nb,0\n"))
         self.check("named twice", label_names="positive,positive")
 
     def test_kept_labels_and_splits(self):
         names = self.file("kept.csv", "text,label\ngood,positive\nbad,negative\nso,neutral\n")
-        self.check(r"kept\.csv: no row has the label postive in column label; there are negative, neutral, positive",
-                   train_file=names, keep_labels="postive,negative")
-        self.check(r"validation\.csv: no row has the label positive or negative in column label; there are 0, 1", train_file=names,
-                   keep_labels="positive,negative", validation_file=self.file("validation.csv", "text,label\na,0\nb,1\n"))
+        self.check(
+            r"kept\.csv: no row has the label postive in column label; there are negative, neutral, positive",
+            train_file=names,
+            keep_labels="postive,negative",
+        )
+        self.check(
+            r"validation\.csv: no row has the label positive or negative in column label; there are 0, 1",
+            train_file=names,
+            keep_labels="positive,negative",
+            validation_file=self.file("validation.csv", "text,label\na,0\nb,1\n"),
+        )
         self.check(r"--validation-split of .*train\.csv: test_size=20; expected a whole number from 1 to 19", validation_split=20)
-        self.check(r"--validation-split of .*kept\.csv: test_size=0.9 of 2 samples leaves none to train on", train_file=names,
-                   keep_labels="positive,negative", validation_split=.9)
+        self.check(
+            r"--validation-split of .*kept\.csv: test_size=0.9 of 2 samples leaves none to train on",
+            train_file=names,
+            keep_labels="positive,negative",
+            validation_split=0.9,
+        )
 
     def test_sizes(self):
         few = self.file("few.csv", "text,label\na,0\nb,1\n")
-        self.check("the training set has 2 samples, fewer than the 3 ranks; start at most 2 processes", ranks=(3,),
-                   train_file=few)
+        self.check("the training set has 2 samples, fewer than the 3 ranks; start at most 2 processes", ranks=(3,), train_file=few)
         self.check("--dataloader-drop-last leaves nothing", train_file=few, dataloader_drop_last=True)
         self.check("--max-seq-length is 0; expected a number of tokens", max_seq_length=0)
         self.check("--max-seq-length is 65; the model has 64 positions", max_seq_length=65)
@@ -211,8 +248,10 @@ class BadInputTest(unittest.TestCase):
             done = tiny.run({**flags, "--output-dir": output}, 2)
             self.assertEqual(done.returncode, 2)
             self.assertEqual(done.stderr.count("error"), 1)
-            self.assertIn(f"--output-dir {output} holds another run ({found}); choose another directory, or give "
-                          "--overwrite-output-dir to replace that run", done.stderr)
+            self.assertIn(
+                f"--output-dir {output} holds another run ({found}); choose another directory, or give --overwrite-output-dir to replace that run",
+                done.stderr,
+            )
             self.assertEqual((output / found).read_text(), "kept")
 
         # A later attempt of the same job is no other run.
@@ -226,11 +265,11 @@ class BadInputTest(unittest.TestCase):
     def test_models(self):
         self.check(r"there is no directory .*nowhere; expected", model_name_or_path=self.dir / "nowhere")
         self.check(r"train\.csv is a file; expected a directory", ranks=(None,), model_name_or_path=self.train)
-        self.check(r"bert-base-uncased.*models are not downloaded here.*hf download bert-base-uncased --local-dir ",
-                   model_name_or_path="bert-base-uncased")
+        self.check(
+            r"bert-base-uncased.*models are not downloaded here.*hf download bert-base-uncased --local-dir ", model_name_or_path="bert-base-uncased"
+        )
         extra = tiny.make_model(self.dir / "extra", vocab_extra=7)
-        self.check(r"extra: the vocabulary has 41 entries, the model's embeddings have 34", model_name_or_path=extra,
-                   label_names="positive,negative")
+        self.check(r"extra: the vocabulary has 41 entries, the model's embeddings have 34", model_name_or_path=extra, label_names="positive,negative")
 
         def broken(name, change):
             copy = shutil.copytree(self.model, self.dir / name)
@@ -238,7 +277,7 @@ class BadInputTest(unittest.TestCase):
             path.write_bytes(change(path.read_bytes()))
             return copy
 
-        self.check(r"model\.safetensors", model_name_or_path=broken("truncated", lambda data: data[:len(data) // 2]))
+        self.check(r"model\.safetensors", model_name_or_path=broken("truncated", lambda data: data[: len(data) // 2]))
         self.check(r"model\.safetensors", model_name_or_path=broken("huge", lambda data: b"\xff" * 8 + data[8:]))
         self.check(r"model\.safetensors", model_name_or_path=broken("nothing", lambda data: b""))
         wrong = shutil.copytree(self.model, self.dir / "wrong")
@@ -251,27 +290,44 @@ class BadInputTest(unittest.TestCase):
         bad = shutil.copytree(self.model, self.dir / "nan")
         data = bytearray((bad / "model.safetensors").read_bytes())
         (header,) = struct.unpack("<Q", data[:8])
-        words = json.loads(data[8:8 + header])["bert.embeddings.word_embeddings.weight"]
+        words = json.loads(data[8 : 8 + header])["bert.embeddings.word_embeddings.weight"]
         row = 4 * words["shape"][1]
         at = 8 + header + words["data_offsets"][0] + row * (bad / "vocab.txt").read_text().split().index("quite")
-        data[at:at + row] = struct.pack("<f", float("nan")) * words["shape"][1]
+        data[at : at + row] = struct.pack("<f", float("nan")) * words["shape"][1]
         (bad / "model.safetensors").write_bytes(data)
         train = self.file("nan.csv", "text,label\n" + "good film,0\nbad film,1\n" * 2 + "good film,0\nquite bad,1\n")
-        done = tiny.run({"--model-name-or-path": bad, "--train-file": train, "--output-dir": self.dir / "nan_out",
-                         "--per-device-train-batch-size": 1, "--train-sampling-strategy": "sequential"}, ranks=2)
+        done = tiny.run(
+            {
+                "--model-name-or-path": bad,
+                "--train-file": train,
+                "--output-dir": self.dir / "nan_out",
+                "--per-device-train-batch-size": 1,
+                "--train-sampling-strategy": "sequential",
+            },
+            ranks=2,
+        )
         self.assertNotEqual(done.returncode, 0)
         said = [line for line in done.stderr.splitlines() if "error" in line]
-        self.assertEqual(said, ["[rank 1]: bert_classify: error: the loss is nan at step 3 on rank 1; the weights are not "
-                                "finite already: bert.embeddings.word_embeddings.weight holds nan or infinity; load "
-                                "another model, or lower learning_rate"])
+        self.assertEqual(
+            said,
+            [
+                "[rank 1]: bert_classify: error: the loss is nan at step 3 on rank 1; the weights are not "
+                "finite already: bert.embeddings.word_embeddings.weight holds nan or infinity; load "
+                "another model, or lower learning_rate"
+            ],
+        )
         self.assertNotIn("failed first", done.stderr)
         self.assertFalse((self.dir / "nan_out/model.safetensors").exists())
 
         # At the first step no learning rate has done anything.
-        done = tiny.run({"--model-name-or-path": bad, "--train-file": self.file("nan1.csv", "text,label\nquite,0\nbad,1\n"),
-                         "--output-dir": self.dir / "nan_out1"})
-        self.assertRegex(done.stderr, "^bert_classify: error: the loss is nan at step 1 on rank 0; the weights are not .*"
-                                      "; load another model\n$")
+        done = tiny.run(
+            {
+                "--model-name-or-path": bad,
+                "--train-file": self.file("nan1.csv", "text,label\nquite,0\nbad,1\n"),
+                "--output-dir": self.dir / "nan_out1",
+            }
+        )
+        self.assertRegex(done.stderr, "^bert_classify: error: the loss is nan at step 1 on rank 0; the weights are not .*; load another model\n$")
 
 
 if __name__ == "__main__":

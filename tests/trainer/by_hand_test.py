@@ -1,4 +1,5 @@
 """bert_by_hand as its users meet it: the same losses and accuracies with any number of ranks, mistakes told once."""
+
 import json
 import pathlib
 import re
@@ -25,14 +26,20 @@ class ByHandTest(unittest.TestCase):
         cls.validation = tiny.write_csv(cls.dir / "validation.csv", tiny.make_rows(41, seed=2))
 
     def run_it(self, ranks, **changes):
-        flags = {"--model-name-or-path": self.model, "--train-file": self.train, "--validation-file": self.validation,
-                 "--num-train-epochs": EPOCHS, "--per-device-train-batch-size": 12 // (ranks or 1), "--learning-rate": 3e-3,
-                 "--logging-steps": 8, **{"--" + name.replace("_", "-"): value for name, value in changes.items()}}
+        flags = {
+            "--model-name-or-path": self.model,
+            "--train-file": self.train,
+            "--validation-file": self.validation,
+            "--num-train-epochs": EPOCHS,
+            "--per-device-train-batch-size": 12 // (ranks or 1),
+            "--learning-rate": 3e-3,
+            "--logging-steps": 8,
+            **{"--" + name.replace("_", "-"): value for name, value in changes.items()},
+        }
         command = [str(tiny.BIN / "bert_by_hand")]
         if ranks:
             command = [str(tiny.BIN / "lockrun"), "--standalone", "--prefix", "off", "--nproc-per-node", str(ranks), *command]
-        return subprocess.run([*command, *(str(word) for flag in flags.items() for word in flag)], capture_output=True,
-                              text=True, timeout=120)
+        return subprocess.run([*command, *(str(word) for flag in flags.items() for word in flag)], capture_output=True, text=True, timeout=120)
 
     def figures(self, ranks):
         done = self.run_it(ranks)
@@ -59,9 +66,11 @@ class ByHandTest(unittest.TestCase):
     def test_mistakes_are_told_once(self):
         bad = tiny.write_csv(self.dir / "bad.csv", [("a good film", "positive"), ("so so", "neutral")])
         for ranks in (None, 2):
-            for expected, changes in ((r'bad\.csv:3: label "neutral" in column label', {"train_file": bad}),
-                                      (r"absent\.csv", {"validation_file": "absent.csv"}),
-                                      ("unknown flag --lr", {"lr": 1})):
+            for expected, changes in (
+                (r'bad\.csv:3: label "neutral" in column label', {"train_file": bad}),
+                (r"absent\.csv", {"validation_file": "absent.csv"}),
+                ("unknown flag --lr", {"lr": 1}),
+            ):
                 done = self.run_it(ranks, **changes)
                 self.assertNotEqual(done.returncode, 0)
                 said = [line for line in done.stderr.splitlines() if "bert_by_hand: error: " in line]

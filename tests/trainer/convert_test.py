@@ -1,4 +1,5 @@
 """`lockstep checkpoint convert --to trainer`: transformers' Trainer resumes from our checkpoint as we do."""
+
 import json
 import os
 import pathlib
@@ -23,9 +24,19 @@ class ConvertTest(unittest.TestCase):
         cls.train = tiny.write_csv(cls.dir / "train.csv", tiny.make_rows(75, seed=1))
 
     def flags(self, name, ranks, **more):
-        flags = {"model_name_or_path": self.model, "train_file": self.train, "output_dir": self.dir / name, "label_names": "positive,negative",
-                 "per_device_train_batch_size": 4 // ranks, "hidden_dropout": 0, "attention_dropout": 0, "max_seq_length": 32,
-                 "save_steps": SAVED, **ARGUMENTS, **more}
+        flags = {
+            "model_name_or_path": self.model,
+            "train_file": self.train,
+            "output_dir": self.dir / name,
+            "label_names": "positive,negative",
+            "per_device_train_batch_size": 4 // ranks,
+            "hidden_dropout": 0,
+            "attention_dropout": 0,
+            "max_seq_length": 32,
+            "save_steps": SAVED,
+            **ARGUMENTS,
+            **more,
+        }
         return {"--" + name.replace("_", "-"): value for name, value in flags.items()}
 
     def our_run(self, name, ranks, **more):
@@ -43,11 +54,21 @@ class ConvertTest(unittest.TestCase):
         tokenizer = transformers.AutoTokenizer.from_pretrained(self.model)
         model = transformers.BertForSequenceClassification.from_pretrained(self.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         rows = tiny.make_rows(75, seed=1, labels=(0, 1))
-        arguments = transformers.TrainingArguments(output_dir=str(self.dir / "python"), per_device_train_batch_size=4, save_strategy="no",
-                                                   report_to="none", use_cpu=True, disable_tqdm=True, **{"optim": "adamw_torch_fused", **ARGUMENTS, **more})
+        arguments = transformers.TrainingArguments(
+            output_dir=str(self.dir / "python"),
+            per_device_train_batch_size=4,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+            **{"optim": "adamw_torch_fused", **ARGUMENTS, **more},
+        )
         trainer = transformers.Trainer(
-            model=model, args=arguments, train_dataset=[dict(tokenizer(text, truncation=True, max_length=32), label=label) for text, label in rows],
-            data_collator=transformers.DataCollatorWithPadding(tokenizer))
+            model=model,
+            args=arguments,
+            train_dataset=[dict(tokenizer(text, truncation=True, max_length=32), label=label) for text, label in rows],
+            data_collator=transformers.DataCollatorWithPadding(tokenizer),
+        )
         torch.set_num_threads(1)
         trainer.train(resume_from_checkpoint=str(checkpoint))
         return trainer
@@ -108,16 +129,21 @@ class ConvertTest(unittest.TestCase):
         checkpoint = self.dir / "averaged" / f"checkpoint-{SAVED}"
         result = self.convert(checkpoint, "--to", "trainer")
         self.assertEqual(result.returncode, 2)
-        self.assertRegex(result.stderr, r"checkpoint-24: its model.safetensors holds averaged weights \(ema_decay\), not those of the training; "
-                                        r"name another directory for the converted checkpoint, --output DIR\n$")
+        self.assertRegex(
+            result.stderr,
+            r"checkpoint-24: its model.safetensors holds averaged weights \(ema_decay\), not those of the training; "
+            r"name another directory for the converted checkpoint, --output DIR\n$",
+        )
         self.assertFalse((checkpoint / "optimizer.pt").exists())
         self.check("averaged2", output=True, ours_only={"ema_decay": 0.9})
 
     def test_what_cannot_be_converted(self):
         self.our_run("model_alone", 1, save_only_model=True, max_steps=SAVED)
-        for path, expected, code in ((self.dir / "model_alone", r"checkpoint-24 holds the model alone \(save_only_model\)", 2),
-                                     (self.dir / "nothing", r"nothing (is not a directory|holds no complete checkpoint)", 1),
-                                     (self.model, r"model holds no complete checkpoint", 1)):
+        for path, expected, code in (
+            (self.dir / "model_alone", r"checkpoint-24 holds the model alone \(save_only_model\)", 2),
+            (self.dir / "nothing", r"nothing (is not a directory|holds no complete checkpoint)", 1),
+            (self.model, r"model holds no complete checkpoint", 1),
+        ):
             result = self.convert(path, "--to", "trainer")
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertRegex(result.stderr, r"^lockstep checkpoint convert: error: \S+" + expected)

@@ -4,6 +4,7 @@
 
 takes another model than a tiny one.
 """
+
 import json
 import os
 import pathlib
@@ -35,12 +36,25 @@ class DeterministicWorldTest(unittest.TestCase):
         cls.runs = 0
 
     def flags(self, output, changes):
-        flags = {"model_name_or_path": self.directory / "model", "train_file": self.directory / "train.csv",
-                 "validation_file": self.directory / "validation.csv", "output_dir": output,
-                 "num_train_epochs": 2, "per_device_train_batch_size": 2, "per_device_eval_batch_size": 2,
-                 "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "weight_decay": 0.01, "eval_strategy": "steps",
-                 "eval_steps": 3, "logging_steps": 1, "save_steps": 2, "disable_tqdm": True, "deterministic_world": LOGICAL,
-                 **changes}
+        flags = {
+            "model_name_or_path": self.directory / "model",
+            "train_file": self.directory / "train.csv",
+            "validation_file": self.directory / "validation.csv",
+            "output_dir": output,
+            "num_train_epochs": 2,
+            "per_device_train_batch_size": 2,
+            "per_device_eval_batch_size": 2,
+            "gradient_accumulation_steps": 2,
+            "learning_rate": 1e-3,
+            "weight_decay": 0.01,
+            "eval_strategy": "steps",
+            "eval_steps": 3,
+            "logging_steps": 1,
+            "save_steps": 2,
+            "disable_tqdm": True,
+            "deterministic_world": LOGICAL,
+            **changes,
+        }
         return {"--" + name.replace("_", "-"): value for name, value in flags.items() if value is not None}
 
     def run_text(self, ranks, environment=ONE_THREAD, **changes):
@@ -57,13 +71,41 @@ class DeterministicWorldTest(unittest.TestCase):
         type(self).runs += 1
         output = self.directory / f"run{self.runs}"
         arguments = self.directory / "arguments.json"
-        arguments.write_text(json.dumps({
-            "output_dir": str(output), "max_steps": 4, "per_device_train_batch_size": 3, "deterministic_world": 4, "optim": "sgd",
-            "optim_args": "momentum=0.9", "learning_rate": 0.05, "save_steps": 2, "logging_steps": 1, "eval_strategy": "steps",
-            "eval_steps": 2, "seed": 5, "disable_tqdm": True, **changes}))
-        done = subprocess.run([tiny.BIN / "lockrun", "--standalone", "--nproc-per-node", str(ranks),
-                               pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "pictures_runner", arguments, *words],
-                              capture_output=True, text=True, timeout=TIMEOUT, env={**os.environ, **ONE_THREAD, **environment})
+        arguments.write_text(
+            json.dumps(
+                {
+                    "output_dir": str(output),
+                    "max_steps": 4,
+                    "per_device_train_batch_size": 3,
+                    "deterministic_world": 4,
+                    "optim": "sgd",
+                    "optim_args": "momentum=0.9",
+                    "learning_rate": 0.05,
+                    "save_steps": 2,
+                    "logging_steps": 1,
+                    "eval_strategy": "steps",
+                    "eval_steps": 2,
+                    "seed": 5,
+                    "disable_tqdm": True,
+                    **changes,
+                }
+            )
+        )
+        done = subprocess.run(
+            [
+                tiny.BIN / "lockrun",
+                "--standalone",
+                "--nproc-per-node",
+                str(ranks),
+                pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "pictures_runner",
+                arguments,
+                *words,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            env={**os.environ, **ONE_THREAD, **environment},
+        )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return output
 
@@ -88,8 +130,12 @@ class DeterministicWorldTest(unittest.TestCase):
                 resumed = self.run_text(ranks, resume_from_checkpoint=before / f"checkpoint-{step}", **changes)
                 self.assert_same(resumed, whole)
                 before = resumed
-        self.fails("run had 1 thread a process, this one has 2; with deterministic_world, .* set OMP_NUM_THREADS=1", 2,
-                   {"OMP_NUM_THREADS": "2"}, resume_from_checkpoint=whole / "checkpoint-2")
+        self.fails(
+            "run had 1 thread a process, this one has 2; with deterministic_world, .* set OMP_NUM_THREADS=1",
+            2,
+            {"OMP_NUM_THREADS": "2"},
+            resume_from_checkpoint=whole / "checkpoint-2",
+        )
 
     def test_pictures(self):
         whole = self.run_pictures(1)
@@ -108,18 +154,17 @@ class DeterministicWorldTest(unittest.TestCase):
         self.assertNotEqual(digest(whole), digest(self.run_pictures(1, **more)))
 
     def test_bf16(self):
-        changes = {"bf16": True, "num_train_epochs": None, "max_steps": 3, "eval_strategy": "no", "eval_steps": None,
-                   "deterministic_world": 4}
+        changes = {"bf16": True, "num_train_epochs": None, "max_steps": 3, "eval_strategy": "no", "eval_steps": None, "deterministic_world": 4}
         self.assert_same(self.run_text(4, **changes), self.run_text(1, **changes))
         self.assert_same(self.run_pictures(2, "sync", bf16=True), self.run_pictures(1, "sync", bf16=True))
 
     def test_what_cannot_be_is_refused(self):
         self.fails("3 processes cannot share 8 logical ranks; start a power of two of processes, at most 8", 3)
         self.fails("--deterministic-world is 6; it must be a power of two, or 0 for off", None, deterministic_world=6)
-        self.fails("--deterministic-world keeps the buffers of logical rank 0, but --ddp-broadcast-buffers is false", None,
-                   ddp_broadcast_buffers="false")
-        self.fails("the training set has 93 samples, fewer than the 128 logical ranks; lower deterministic_world", None,
-                   deterministic_world=128)
+        self.fails(
+            "--deterministic-world keeps the buffers of logical rank 0, but --ddp-broadcast-buffers is false", None, ddp_broadcast_buffers="false"
+        )
+        self.fails("the training set has 93 samples, fewer than the 128 logical ranks; lower deterministic_world", None, deterministic_world=128)
 
 
 if __name__ == "__main__":

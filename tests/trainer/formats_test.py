@@ -26,8 +26,7 @@ class Formats(unittest.TestCase):
         """The rows as a file of the format that the name says; labels 0 and 1, as numbers where the format has them."""
         path = self.dir / name
         labels = [["positive", "negative"].index(label) if numbers else label for _, label in rows]
-        table = pa.table({"id": list(range(len(rows))), "text": [text for text, _ in rows], "label": labels,
-                          "more": [[1, 2]] * len(rows)})
+        table = pa.table({"id": list(range(len(rows))), "text": [text for text, _ in rows], "label": labels, "more": [[1, 2]] * len(rows)})
         flat = table.drop_columns(["more"])
         if name.endswith(".csv") or name.endswith(".csv.gz"):
             pa.csv.write_csv(flat, path) if name.endswith("csv") else self.packed(path, lambda out: pa.csv.write_csv(flat, out))
@@ -48,9 +47,19 @@ class Formats(unittest.TestCase):
 
     def run_on(self, train, ranks=None, **more):
         output = self.dir / "out"
-        flags = {"--model-name-or-path": self.model, "--train-file": train, "--output-dir": output, "--overwrite-output-dir": True,
-                 "--per-device-train-batch-size": 8, "--num-train-epochs": 1, "--logging-steps": 1, "--save-strategy": "no",
-                 "--learning-rate": 1e-3, "--hidden-dropout": 0, "--attention-dropout": 0}
+        flags = {
+            "--model-name-or-path": self.model,
+            "--train-file": train,
+            "--output-dir": output,
+            "--overwrite-output-dir": True,
+            "--per-device-train-batch-size": 8,
+            "--num-train-epochs": 1,
+            "--logging-steps": 1,
+            "--save-strategy": "no",
+            "--learning-rate": 1e-3,
+            "--hidden-dropout": 0,
+            "--attention-dropout": 0,
+        }
         flags.update({"--" + key.replace("_", "-"): value for key, value in more.items()})
         done = tiny.run(flags, ranks)
         return done, output
@@ -83,8 +92,11 @@ class Formats(unittest.TestCase):
         named, unnamed = self.dir / "named.parquet", self.dir / "unnamed.parquet"
         pa.parquet.write_table(table, named)
         pa.parquet.write_table(table.replace_schema_metadata(None), unnamed)
-        for train, wanted, more in ((named, label["names"], {}), (named, label["names"], {"data_cache_dir": self.dir / "named"}),
-                                    (unnamed, ["LABEL_0", "LABEL_1"], {})):
+        for train, wanted, more in (
+            (named, label["names"], {}),
+            (named, label["names"], {"data_cache_dir": self.dir / "named"}),
+            (unnamed, ["LABEL_0", "LABEL_1"], {}),
+        ):
             done, output = self.run_on(train, **more)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             names = json.loads((output / "config.json").read_text())["id2label"]
@@ -108,7 +120,7 @@ class Formats(unittest.TestCase):
         cache = self.dir / "cache"
         for end in ("csv", "parquet"):
             train = self.put("pair." + end, self.rows)
-            flags = dict(ranks=2, validation_split=.2, eval_strategy="epoch")
+            flags = dict(ranks=2, validation_split=0.2, eval_strategy="epoch")
             memory, _ = self.losses(train, **flags)
             mapped, _ = self.losses(train, data_cache_dir=cache, **flags)
             self.assertEqual(memory, mapped)
@@ -122,9 +134,17 @@ class Formats(unittest.TestCase):
         (self.dir / "holed.jsonl").write_text("".join([lines[0], '{"text": 5}\n', *lines[1:]]))
         found = []
         for name in ("new.parquet", "new.jsonl", "holed.jsonl"):
-            done = tiny.run({"--model-name-or-path": self.model, "--do-predict": True, "--test-file": self.dir / name,
-                             "--output-dir": self.dir / "predicted", "--overwrite-output-dir": True,
-                             "--label-names": "positive,negative", "--skip-bad-rows": True})
+            done = tiny.run(
+                {
+                    "--model-name-or-path": self.model,
+                    "--do-predict": True,
+                    "--test-file": self.dir / name,
+                    "--output-dir": self.dir / "predicted",
+                    "--overwrite-output-dir": True,
+                    "--label-names": "positive,negative",
+                    "--skip-bad-rows": True,
+                }
+            )
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             found.append(tiny.json_lines(self.dir / "predicted/predictions.jsonl"))
         self.assertEqual(len(found[0]), 60)

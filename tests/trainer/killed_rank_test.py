@@ -1,4 +1,5 @@
 """A rank killed in the middle of training: lockrun names it and exits non-zero, and nothing stays behind."""
+
 import os
 import pathlib
 import shutil
@@ -36,10 +37,13 @@ class KilledRankTest(unittest.TestCase):
         train = tiny.write_csv(directory / "train.csv", tiny.make_rows(64, seed=1))
         segments = set(os.listdir("/dev/shm"))
         marker = f"LOCKSTEP_TEST_MARKER={uuid.uuid4()}"
-        line = tiny.command({"--model-name-or-path": model, "--train-file": train, "--output-dir": directory / "out",
-                             "--max-steps": 1000000, "--logging-steps": 10}, ranks=2)
-        job = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               env={**os.environ, marker.split("=")[0]: marker.split("=")[1]})
+        line = tiny.command(
+            {"--model-name-or-path": model, "--train-file": train, "--output-dir": directory / "out", "--max-steps": 1000000, "--logging-steps": 10},
+            ranks=2,
+        )
+        job = subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, marker.split("=")[0]: marker.split("=")[1]}
+        )
         self.addCleanup(lambda: job.poll() is None and job.kill())
         log = directory / "out/log.jsonl"
         deadline = time.monotonic() + 60

@@ -1,4 +1,5 @@
 """bert_nli as its users meet it: the four strategies do the same, tables of MultiNLI's two forms, mistakes told once."""
+
 import csv
 import json
 import pathlib
@@ -41,10 +42,20 @@ class NliTest(unittest.TestCase):
                 writer.writerows((premise, hypothesis, LABELS[label]) for premise, hypothesis, label in rows)
 
     def run_it(self, strategy, ranks=None, **changes):
-        flags = {"--strategy": strategy, "--model-name-or-path": self.model, "--train-file": self.train,
-                 "--validation-file": self.validation, "--batch-size": 12, "--learning-rate": 3e-3, "--num-train-epochs": 2,
-                 "--logging-steps": 8, "--ignore-mismatched-sizes": True, "--hidden-dropout": 0, "--attention-dropout": 0,
-                 **{"--" + name.replace("_", "-"): value for name, value in changes.items()}}
+        flags = {
+            "--strategy": strategy,
+            "--model-name-or-path": self.model,
+            "--train-file": self.train,
+            "--validation-file": self.validation,
+            "--batch-size": 12,
+            "--learning-rate": 3e-3,
+            "--num-train-epochs": 2,
+            "--logging-steps": 8,
+            "--ignore-mismatched-sizes": True,
+            "--hidden-dropout": 0,
+            "--attention-dropout": 0,
+            **{"--" + name.replace("_", "-"): value for name, value in changes.items()},
+        }
         command = [str(tiny.BIN / "bert_nli")]
         if ranks:
             command = [str(tiny.BIN / "lockrun"), "--standalone", "--prefix", "off", "--nproc-per-node", str(ranks), *command]
@@ -68,8 +79,13 @@ class NliTest(unittest.TestCase):
         self.assertEqual((alone["steps"], alone["parts"]), (32, 1))
         self.assertLess(losses[-1], losses[0] / 2)
         self.assertGreater(alone["accuracy"], 0.8)
-        for strategy, ranks, changes in (("dp", None, {"replicas": 2}), ("dp", None, {"replicas": 3}),
-                                         ("dp-loss", None, {"replicas": 4}), ("ddp", 2, {}), ("ddp", 3, {})):
+        for strategy, ranks, changes in (
+            ("dp", None, {"replicas": 2}),
+            ("dp", None, {"replicas": 3}),
+            ("dp-loss", None, {"replicas": 4}),
+            ("ddp", 2, {}),
+            ("ddp", 3, {}),
+        ):
             with self.subTest(strategy=strategy, ranks=ranks, **changes):
                 _, theirs, result = self.figures(strategy, ranks, **changes)
                 for ours, their in zip(losses, theirs, strict=True):
@@ -77,7 +93,7 @@ class NliTest(unittest.TestCase):
                 self.assertAlmostEqual(result["accuracy"] * 45, round(result["accuracy"] * 45), places=6)
                 self.assertAlmostEqual(result["accuracy"], alone["accuracy"], delta=1 / 45 + 1e-9)
                 for score in ("precision", "recall", "macro_f1"):
-                    self.assertAlmostEqual(result[score], alone[score], delta=.05)
+                    self.assertAlmostEqual(result[score], alone[score], delta=0.05)
                 self.assertEqual(result["parts"], ranks or changes["replicas"])
                 if strategy == "ddp" and ranks == 2:  # 23 and 22 pairs: the mean of the ranks' means counts them alike
                     self.assertAlmostEqual(result["mean_of_ranks"], result["accuracy"], delta=0.03)
@@ -93,17 +109,31 @@ class NliTest(unittest.TestCase):
         lines = self.dir / "multinli_1.0_train.jsonl"
         with open(lines, "w") as file:
             for number, (premise, hypothesis, label) in enumerate(rows):
-                file.write(json.dumps({"annotator_labels": [LABELS[label]], "genre": "fiction", "gold_label": LABELS[label],
-                                       "pairID": str(number), "sentence1": premise, "sentence2": hypothesis}) + "\n")
+                file.write(
+                    json.dumps(
+                        {
+                            "annotator_labels": [LABELS[label]],
+                            "genre": "fiction",
+                            "gold_label": LABELS[label],
+                            "pairID": str(number),
+                            "sentence1": premise,
+                            "sentence2": hypothesis,
+                        }
+                    )
+                    + "\n"
+                )
                 if number % 50 == 0:  # nobody's label
-                    file.write(json.dumps({"annotator_labels": [], "genre": "fiction", "gold_label": "-", "pairID": "x",
-                                           "sentence1": "a", "sentence2": "b"}) + "\n")
+                    file.write(
+                        json.dumps({"annotator_labels": [], "genre": "fiction", "gold_label": "-", "pairID": "x", "sentence1": "a", "sentence2": "b"})
+                        + "\n"
+                    )
         columns = {"premise_column": "sentence1", "hypothesis_column": "sentence2", "label_column": "gold_label"}
         self.assertEqual(self.figures("single", train_file=lines, validation_file=lines, **columns)[1], expected)
         parquet = self.dir / "train-00000-of-00001.parquet"
         premise, hypothesis, label = map(list, zip(*rows, ("a", "b", -1)))
-        pyarrow.parquet.write_table(pyarrow.table({"promptID": [1] * len(label), "premise": premise, "hypothesis": hypothesis,
-                                                   "label": label}), parquet)
+        pyarrow.parquet.write_table(
+            pyarrow.table({"promptID": [1] * len(label), "premise": premise, "hypothesis": hypothesis, "label": label}), parquet
+        )
         self.assertEqual(self.figures("single", train_file=parquet, validation_file=parquet)[1], expected)
 
     def test_a_trained_head_keeps_the_order_of_its_labels(self):
@@ -117,17 +147,22 @@ class NliTest(unittest.TestCase):
         shutil.copytree(self.model, model)
         config = json.loads((model / "config.json").read_text())
         order = ("contradiction", "entailment", "neutral")
-        (model / "config.json").write_text(json.dumps({**config, "id2label": dict(enumerate(order)), "num_labels": 3,
-                                                       "label2id": {name: i for i, name in enumerate(order)}}))
+        (model / "config.json").write_text(
+            json.dumps({**config, "id2label": dict(enumerate(order)), "num_labels": 3, "label2id": {name: i for i, name in enumerate(order)}})
+        )
         changes = dict(model_name_or_path=model, max_steps=3, logging_steps=1)
         self.assertEqual(self.figures("single", **changes)[1], self.figures("single", train_file=numbers, **changes)[1])
         done = self.run_it("single", ignore_mismatched_sizes=None, **changes)
-        self.assertRegex(done.stderr, r"classifier.weight has shape \[2, 32\], the 3 labels \(contradiction, entailment, neutral\) "
-                                      r"need \[3, 32\]")
+        self.assertRegex(
+            done.stderr,
+            r"classifier.weight has shape \[2, 32\], the 3 labels \(contradiction, entailment, neutral\) "
+            r"need \[3, 32\]",
+        )
 
     def test_from_scratch(self):
-        _, losses, _ = self.figures("dp", model_name_or_path=None, model_config="small", output_dir=self.dir / "deep" / "out",
-                                    max_steps=3, logging_steps=1)
+        _, losses, _ = self.figures(
+            "dp", model_name_or_path=None, model_config="small", output_dir=self.dir / "deep" / "out", max_steps=3, logging_steps=1
+        )
         self.assertEqual(len(losses), 3)
         self.assertTrue((self.dir / "deep" / "out" / "vocab.txt").exists())
 
@@ -141,15 +176,20 @@ class NliTest(unittest.TestCase):
 
     def test_mistakes_are_told_once(self):
         for strategy, ranks, changes, expected in (
-                ("all", None, {}, "--strategy is all; it must be single, dp, dp-loss or ddp"),
-                ("dp", 2, {}, "--strategy dp runs in one process: start it without lockrun, or take ddp"),
-                ("ddp", 2, {"batch_size": 7}, "--batch-size 7 does not divide among 2 ranks"),
-                ("single", None, {"batch_size": 400}, "train.csv has 200 pairs, fewer than --batch-size 400"),
-                ("ddp", 2, {"validation_file": "absent.csv"}, "absent.csv"),
-                ("single", None, {"premise_column": "sentence1"}, "sentence1"),
-                ("single", None, {"ignore_mismatched_sizes": None},
-                 'label "entailment" is unknown; expected one of LABEL_0, LABEL_1 or a number from 0 to 1, for which the head in '),
-                ("single", None, {"model_name_or_path": None, "model_config": "small"}, "--model-config needs --output-dir")):
+            ("all", None, {}, "--strategy is all; it must be single, dp, dp-loss or ddp"),
+            ("dp", 2, {}, "--strategy dp runs in one process: start it without lockrun, or take ddp"),
+            ("ddp", 2, {"batch_size": 7}, "--batch-size 7 does not divide among 2 ranks"),
+            ("single", None, {"batch_size": 400}, "train.csv has 200 pairs, fewer than --batch-size 400"),
+            ("ddp", 2, {"validation_file": "absent.csv"}, "absent.csv"),
+            ("single", None, {"premise_column": "sentence1"}, "sentence1"),
+            (
+                "single",
+                None,
+                {"ignore_mismatched_sizes": None},
+                'label "entailment" is unknown; expected one of LABEL_0, LABEL_1 or a number from 0 to 1, for which the head in ',
+            ),
+            ("single", None, {"model_name_or_path": None, "model_config": "small"}, "--model-config needs --output-dir"),
+        ):
             with self.subTest(expected):
                 done = self.run_it(strategy, ranks, **changes)
                 self.assertNotEqual(done.returncode, 0)

@@ -1,4 +1,5 @@
 """A mistake is one line on every run, whichever rank lockrun sees end first."""
+
 import os
 import pathlib
 import shutil

@@ -1,4 +1,5 @@
 """bert_qa as real processes: equal to transformers' Trainer and run_qa.py, whatever the file format and the number of ranks."""
+
 import collections
 import json
 import random
@@ -17,38 +18,68 @@ def make_paragraphs(count, seed, impossible=0.0):
     draw = random.Random(seed)
     paragraphs = []
     for number in range(count):
-        words = draw.choices(["Anna", "Otto", "met", "saw", "in", "the", "bank", "Rome", "Oslo", "1984", "703", "\u00c9", "union."], k=draw.randrange(10, 60))
+        words = draw.choices(
+            ["Anna", "Otto", "met", "saw", "in", "the", "bank", "Rome", "Oslo", "1984", "703", "\u00c9", "union."], k=draw.randrange(10, 60)
+        )
         context, questions = " ".join(words), []
         for which in range(2):
             first = draw.randrange(len(words))
             last = min(first + draw.randrange(3), len(words) - 1)
             start = len(" ".join(words[:first])) + (first > 0)
-            answers = [{"text": " ".join(words[first:last + 1]), "answer_start": start}, {"text": words[first], "answer_start": start}]
+            answers = [{"text": " ".join(words[first : last + 1]), "answer_start": start}, {"text": words[first], "answer_start": start}]
             none = draw.random() < impossible
-            questions.append({"id": f"q{number}-{which}", "question": "  where is " + " ".join(draw.choices(words, k=3)),
-                              "answers": [] if none else answers, "is_impossible": none})
+            questions.append(
+                {
+                    "id": f"q{number}-{which}",
+                    "question": "  where is " + " ".join(draw.choices(words, k=3)),
+                    "answers": [] if none else answers,
+                    "is_impossible": none,
+                }
+            )
         paragraphs.append({"context": context, "qas": questions})
     return paragraphs
 
 
 def flat(paragraphs):
-    return [{"id": q["id"], "question": q["question"], "context": p["context"],
-             "answers": {key: [answer[key] for answer in q["answers"]] for key in ("text", "answer_start")}} for p in paragraphs for q in p["qas"]]
+    return [
+        {
+            "id": q["id"],
+            "question": q["question"],
+            "context": p["context"],
+            "answers": {key: [answer[key] for answer in q["answers"]] for key in ("text", "answer_start")},
+        }
+        for p in paragraphs
+        for q in p["qas"]
+    ]
 
 
 def features(tokenizer, rows):
     """As run_qa.py makes them, but that an answer in the last token of a window begins there and not in [SEP]."""
-    encoded = tokenizer([row["question"].lstrip() for row in rows], [row["context"] for row in rows], truncation="only_second",
-                        max_length=LENGTH, stride=STRIDE, return_overflowing_tokens=True, return_offsets_mapping=True, padding="max_length")
+    encoded = tokenizer(
+        [row["question"].lstrip() for row in rows],
+        [row["context"] for row in rows],
+        truncation="only_second",
+        max_length=LENGTH,
+        stride=STRIDE,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        padding="max_length",
+    )
     found = []
     for at, row in enumerate(encoded["overflow_to_sample_mapping"]):
         places = [None, None]
         if rows[row]["answers"]["text"]:
             start, text = rows[row]["answers"]["answer_start"][0], rows[row]["answers"]["text"][0]
             places = [encoded.char_to_token(at, char, sequence_index=1) for char in (start, start + len(text) - 1)]
-        found.append({**{name: encoded[name][at] for name in ("input_ids", "token_type_ids", "attention_mask")},
-                      "start_positions": 0 if None in places else places[0], "end_positions": 0 if None in places else places[1], "row": row,
-                      "offsets": [span if part == 1 else None for span, part in zip(encoded["offset_mapping"][at], encoded.sequence_ids(at))]})
+        found.append(
+            {
+                **{name: encoded[name][at] for name in ("input_ids", "token_type_ids", "attention_mask")},
+                "start_positions": 0 if None in places else places[0],
+                "end_positions": 0 if None in places else places[1],
+                "row": row,
+                "offsets": [span if part == 1 else None for span, part in zip(encoded["offset_mapping"][at], encoded.sequence_ids(at))],
+            }
+        )
     return found
 
 
@@ -68,7 +99,7 @@ def answers_of(rows, windows, starts, ends, negative, n_best=20, longest=30, thr
             for start in numpy.argsort(-starts[at], kind="stable")[:n_best]:
                 for end in numpy.argsort(-ends[at], kind="stable")[:n_best]:
                     if spans[start] is not None and spans[end] is not None and start <= end < start + longest:
-                        ranked.append((starts[at][start] + ends[at][end], row["context"][spans[start][0]:spans[end][1]]))
+                        ranked.append((starts[at][start] + ends[at][end], row["context"][spans[start][0] : spans[end][1]]))
         if negative:
             ranked.append((null, ""))
         ranked = sorted(ranked, key=lambda pair: -pair[0])
@@ -113,14 +144,32 @@ class QaTest(RecipeCase):
     @classmethod
     def write(cls, name, paragraphs):
         path = cls.dir / name
-        path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs[:5]},
-                                                               {"title": "u", "paragraphs": paragraphs[5:]}]}, ensure_ascii=False))
+        path.write_text(
+            json.dumps(
+                {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs[:5]}, {"title": "u", "paragraphs": paragraphs[5:]}]},
+                ensure_ascii=False,
+            )
+        )
         return path
 
     def flags(self, name, **more):
-        return {"model_name_or_path": self.model, "train_file": self.train, "validation_file": self.validation, "output_dir": self.dir / name,
-                "per_device_train_batch_size": 16, "learning_rate": 1e-3, "logging_steps": 1, "eval_strategy": "epoch", "num_train_epochs": 2,
-                "hidden_dropout": 0, "attention_dropout": 0, "save_strategy": "no", "max_seq_length": LENGTH, "doc_stride": STRIDE, **more}
+        return {
+            "model_name_or_path": self.model,
+            "train_file": self.train,
+            "validation_file": self.validation,
+            "output_dir": self.dir / name,
+            "per_device_train_batch_size": 16,
+            "learning_rate": 1e-3,
+            "logging_steps": 1,
+            "eval_strategy": "epoch",
+            "num_train_epochs": 2,
+            "hidden_dropout": 0,
+            "attention_dropout": 0,
+            "save_strategy": "no",
+            "max_seq_length": LENGTH,
+            "doc_stride": STRIDE,
+            **more,
+        }
 
     def peer_logits(self, directory, windows):
         import torch
@@ -160,10 +209,24 @@ class QaTest(RecipeCase):
         self.assertGreater(len(windows), 2 * len(others))
         model = transformers.AutoModelForQuestionAnswering.from_pretrained(self.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         arguments = transformers.TrainingArguments(
-            output_dir=str(self.dir / "theirs"), per_device_train_batch_size=16, learning_rate=1e-3, logging_steps=1, num_train_epochs=2,
-            eval_strategy="epoch", save_strategy="no", report_to="none", use_cpu=True, optim="adamw_torch_fused")
-        peer = transformers.Trainer(model=model, args=arguments, train_dataset=features(tokenizer, rows), eval_dataset=windows,
-                                    data_collator=transformers.default_data_collator)
+            output_dir=str(self.dir / "theirs"),
+            per_device_train_batch_size=16,
+            learning_rate=1e-3,
+            logging_steps=1,
+            num_train_epochs=2,
+            eval_strategy="epoch",
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            optim="adamw_torch_fused",
+        )
+        peer = transformers.Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=features(tokenizer, rows),
+            eval_dataset=windows,
+            data_collator=transformers.default_data_collator,
+        )
         peer.train()
         theirs = peer.state.log_history
         scores = {"eval_exact_match", "eval_f1"}
@@ -182,12 +245,32 @@ class QaTest(RecipeCase):
 
         # A test file without answers, on two ranks, with answers of two tokens at most.
         bare = [{"context": p["context"], "qas": [{"id": q["id"], "question": q["question"]} for q in p["qas"]]} for p in self.others]
-        self.run_it({"model_name_or_path": self.dir / "ours", "do_predict": True, "test_file": self.write("bare.json", bare), "output_dir": self.dir / "new",
-                     "max_seq_length": LENGTH, "doc_stride": STRIDE, "n_best_size": 5, "max_answer_length": 2}, ranks=2)
+        self.run_it(
+            {
+                "model_name_or_path": self.dir / "ours",
+                "do_predict": True,
+                "test_file": self.write("bare.json", bare),
+                "output_dir": self.dir / "new",
+                "max_seq_length": LENGTH,
+                "doc_stride": STRIDE,
+                "n_best_size": 5,
+                "max_answer_length": 2,
+            },
+            ranks=2,
+        )
         self.check_answers(self.dir / "new", "predict", others, answers_of(others, windows, starts, ends, False, n_best=5, longest=2), negative=False)
         # One with answers is measured.
-        self.run_it({"model_name_or_path": self.dir / "ours", "do_predict": True, "test_file": self.validation, "validation_file": self.train,
-                     "output_dir": self.dir / "both", "max_seq_length": LENGTH, "doc_stride": STRIDE})
+        self.run_it(
+            {
+                "model_name_or_path": self.dir / "ours",
+                "do_predict": True,
+                "test_file": self.validation,
+                "validation_file": self.train,
+                "output_dir": self.dir / "both",
+                "max_seq_length": LENGTH,
+                "doc_stride": STRIDE,
+            }
+        )
         both = json.loads((self.dir / "both/test_results.json").read_text())
         self.assertAlmostEqual(both["test_f1"], results["eval_f1"], delta=1e-6)
 
@@ -197,7 +280,7 @@ class QaTest(RecipeCase):
         import transformers
 
         torch.set_num_threads(1)
-        paragraphs = make_paragraphs(12, 5, impossible=.4)
+        paragraphs = make_paragraphs(12, 5, impossible=0.4)
         file = self.write("v2.json", paragraphs)
         same = dict(train_file=file, validation_file=file, eval_strategy="no", max_steps=6)
         self.refuses("its text does not answer it; such questions need --version-2-with-negative", self.flags("v1", **same))
@@ -208,13 +291,26 @@ class QaTest(RecipeCase):
         none = set()
         for threshold in (0.0, -3.0, 3.0):
             name = f"v2_{threshold}"
-            self.run_it({"model_name_or_path": self.dir / "v2", "validation_file": file, "version_2_with_negative": True,
-                         "null_score_diff_threshold": threshold, "output_dir": self.dir / name, "max_seq_length": LENGTH, "doc_stride": STRIDE})
+            self.run_it(
+                {
+                    "model_name_or_path": self.dir / "v2",
+                    "validation_file": file,
+                    "version_2_with_negative": True,
+                    "null_score_diff_threshold": threshold,
+                    "output_dir": self.dir / name,
+                    "max_seq_length": LENGTH,
+                    "doc_stride": STRIDE,
+                }
+            )
             wanted = answers_of(rows, windows, starts, ends, True, threshold=threshold)
             self.check_answers(self.dir / name, "eval", rows, wanted, negative=True)
             none.add(sum(answer == "" for answer, *_ in wanted.values()))
             results = json.loads((self.dir / name / "eval_results.json").read_text())
-            for prefix, some in (("", rows), ("HasAns_", [r for r in rows if r["answers"]["text"]]), ("NoAns_", [r for r in rows if not r["answers"]["text"]])):
+            for prefix, some in (
+                ("", rows),
+                ("HasAns_", [r for r in rows if r["answers"]["text"]]),
+                ("NoAns_", [r for r in rows if not r["answers"]["text"]]),
+            ):
                 values = [score(wanted[row["id"]][0], row["answers"]["text"], True) for row in some]
                 self.assertEqual(results[f"eval_{prefix}total"], len(some))
                 self.assertAlmostEqual(results[f"eval_{prefix}exact"], 100 * sum(v[0] for v in values) / len(some), delta=1e-9)
@@ -248,8 +344,12 @@ class QaTest(RecipeCase):
         changed = json.loads(json.dumps(self.paragraphs))
         changed[3]["qas"][0]["question"] = "who is it"
         again = {**flags, "resume_from_checkpoint": self.dir / "other/checkpoint-2", "max_steps": 6}
-        for name, more in (("train_data.hash", {"train_file": self.write("changed.json", changed)}), ("doc_stride", {"doc_stride": 4}),
-                           ("max_seq_length", {"max_seq_length": 40}), ("no_pad_to_max_length", {"no_pad_to_max_length": True})):
+        for name, more in (
+            ("train_data.hash", {"train_file": self.write("changed.json", changed)}),
+            ("doc_stride", {"doc_stride": 4}),
+            ("max_seq_length", {"max_seq_length": 40}),
+            ("no_pad_to_max_length", {"no_pad_to_max_length": True}),
+        ):
             self.refuses(f"{name}: ", {**again, **more})
 
     def test_bad_files(self):
@@ -258,14 +358,18 @@ class QaTest(RecipeCase):
             return {"context": "Anna met Otto.", "qas": [{key: value for key, value in question.items() if value is not None}]}
 
         good = paragraph()
-        cases = [(paragraph(answers=[{"text": "Otto", "answer_start": 8}]), 'question q: the answer "Otto" does not stand at character 8'),
-                 (paragraph(answers=[{"text": "Otto", "answer_start": -1}]), "does not stand at character -1 of its text, where none is"),
-                 (paragraph(answers=[{"text": "", "answer_start": 0}]), "question q: an answer is empty"),
-                 (paragraph(answers=[{"text": "Otto"}]), "question q: an answer has no text or no whole number answer_start"),
-                 (paragraph(answers=None), 'question q: has no "answers"'), (paragraph(answers=[]), "question q: its text does not answer it"),
-                 (paragraph(id=None), 'question number 2: has no text "id"'), (paragraph(id="first"), "question first: another question has this id"),
-                 (paragraph(question=7), 'question q: has no text "question"'),
-                 (paragraph(is_impossible=True), "question q: is_impossible is true, but there are answers")]
+        cases = [
+            (paragraph(answers=[{"text": "Otto", "answer_start": 8}]), 'question q: the answer "Otto" does not stand at character 8'),
+            (paragraph(answers=[{"text": "Otto", "answer_start": -1}]), "does not stand at character -1 of its text, where none is"),
+            (paragraph(answers=[{"text": "", "answer_start": 0}]), "question q: an answer is empty"),
+            (paragraph(answers=[{"text": "Otto"}]), "question q: an answer has no text or no whole number answer_start"),
+            (paragraph(answers=None), 'question q: has no "answers"'),
+            (paragraph(answers=[]), "question q: its text does not answer it"),
+            (paragraph(id=None), 'question number 2: has no text "id"'),
+            (paragraph(id="first"), "question first: another question has this id"),
+            (paragraph(question=7), 'question q: has no text "question"'),
+            (paragraph(is_impossible=True), "question q: is_impossible is true, but there are answers"),
+        ]
         for number, (bad, message) in enumerate(cases):
             first = json.loads(json.dumps(good))
             first["qas"][0]["id"] = "first"
@@ -276,8 +380,11 @@ class QaTest(RecipeCase):
                 self.assertRegex(done.stdout, "left out 1 bad question; the first: .*bad0.json: question q: the answer")
             else:
                 self.refuses(message, self.flags("bad", train_file=file))
-        for name, text, message in (("broken.json", '{"data": [', "broken.json: not JSON: byte"), ("list.json", "[]", "list.json: expected SQuAD's"),
-                                    ("none.json", '{"data": []}', "none.json holds no question")):
+        for name, text, message in (
+            ("broken.json", '{"data": [', "broken.json: not JSON: byte"),
+            ("list.json", "[]", "list.json: expected SQuAD's"),
+            ("none.json", '{"data": []}', "none.json holds no question"),
+        ):
             (self.dir / name).write_text(text)
             self.refuses(message, self.flags("bad", train_file=self.dir / name))
         long = paragraph(question="who met " * 12)

@@ -49,10 +49,24 @@ def shapes(model_class, config):
 
 def write(directory, model_class, tokens, initializer_range=0.2, seed=0, **more):
     """Two layers, 64 positions; `more`: further entries of config.json."""
-    config = {"architectures": [model_class], "model_type": "bert", "vocab_size": len(tokens), "hidden_size": 32, "num_hidden_layers": 2,
-              "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 64, "type_vocab_size": 2, "hidden_act": "gelu",
-              "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": initializer_range,
-              "layer_norm_eps": 1e-12, "pad_token_id": 0, **more}
+    config = {
+        "architectures": [model_class],
+        "model_type": "bert",
+        "vocab_size": len(tokens),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "initializer_range": initializer_range,
+        "layer_norm_eps": 1e-12,
+        "pad_token_id": 0,
+        **more,
+    }
     draw = numpy.random.Generator(numpy.random.PCG64(seed))
     header, data = {"__metadata__": {"format": "pt"}}, []
     end = 0

@@ -1,4 +1,5 @@
 """What a resume does about each flag of a recipe, as its --show-resume-effects and the pages docs/recipes/resume*.md say."""
+
 import json
 import pathlib
 import random
@@ -108,28 +109,54 @@ class RecipeResumeTest(unittest.TestCase):
         rows = make_rows(40)
         train, validation = write("train.csv", rows), write("validation.csv", make_rows(9))
         model = tiny.make_model(self.dir / "model")
-        words = {"--model-name-or-path": model, "--ignore-mismatched-sizes": True, "--train-file": train,
-                 "--validation-file": validation, "--max-seq-length": 32}
+        words = {
+            "--model-name-or-path": model,
+            "--ignore-mismatched-sizes": True,
+            "--train-file": train,
+            "--validation-file": validation,
+            "--max-seq-length": 32,
+        }
         recipe = Recipe(self, "bert_classify", words)
 
-        recipe.refuses({"--text-column": "other", "--text-pair-column": "text", "--label-column": "label2", "--max-seq-length": 16},
-                       {"--text-column": "text_column", "--text-pair-column": "text_pair_column", "--label-column": "label_column",
-                        "--max-seq-length": "max_seq_length"})
+        recipe.refuses(
+            {"--text-column": "other", "--text-pair-column": "text", "--label-column": "label2", "--max-seq-length": 16},
+            {
+                "--text-column": "text_column",
+                "--text-pair-column": "text_pair_column",
+                "--label-column": "label_column",
+                "--max-seq-length": "max_seq_length",
+            },
+        )
         other_model = shutil.copytree(model, self.dir / "other_model")
         config = json.loads((model / "config.json").read_text())
         (other_model / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 1e-9}))
         vocabulary = (model / "vocab.txt").read_text().split()
         (self.dir / "vocab.txt").write_text("\n".join(vocabulary[:5] + vocabulary[:4:-1]) + "\n")
-        recipe.refuses({"--train-file": write("edited.csv", [("good film", *rows[0][1:]), *rows[1:]]),
-                        "--validation-file": write("more.csv", make_rows(9)), "--label-names": "c,b,a", "--hidden-dropout": .3,
-                        "--attention-dropout": .3, "--tokenizer-name": self.dir / "vocab.txt", "--model-name-or-path": other_model},
-                       {"--train-file": "train_data.hash", "--validation-file": "validation_data.hash", "--label-names": "labels",
-                        "--hidden-dropout": "model_config.hidden_dropout_prob",
-                        "--attention-dropout": "model_config.attention_probs_dropout_prob", "--tokenizer-name": "tokenizer.hash",
-                        "--model-name-or-path": "model_config.layer_norm_eps"})
+        recipe.refuses(
+            {
+                "--train-file": write("edited.csv", [("good film", *rows[0][1:]), *rows[1:]]),
+                "--validation-file": write("more.csv", make_rows(9)),
+                "--label-names": "c,b,a",
+                "--hidden-dropout": 0.3,
+                "--attention-dropout": 0.3,
+                "--tokenizer-name": self.dir / "vocab.txt",
+                "--model-name-or-path": other_model,
+            },
+            {
+                "--train-file": "train_data.hash",
+                "--validation-file": "validation_data.hash",
+                "--label-names": "labels",
+                "--hidden-dropout": "model_config.hidden_dropout_prob",
+                "--attention-dropout": "model_config.attention_probs_dropout_prob",
+                "--tokenizer-name": "tokenizer.hash",
+                "--model-name-or-path": "model_config.layer_norm_eps",
+            },
+        )
         (self.dir / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 1e-9}))
-        recipe.refuses({"--model-name-or-path": None, "--model-config": self.dir / "config.json", "--tokenizer-name": model},
-                       {"--model-config": "model_config.layer_norm_eps"})
+        recipe.refuses(
+            {"--model-name-or-path": None, "--model-config": self.dir / "config.json", "--tokenizer-name": model},
+            {"--model-config": "model_config.layer_norm_eps"},
+        )
         recipe.refuses({"--keep-labels": "0,1"}, {"--keep-labels": "train_data.rows"})
         recipe.refuses({"--validation-file": None, "--validation-split": 5}, {"--validation-split": "train_data.rows"})
         split = recipe.begin({**words, "--validation-file": None, "--validation-split": 5})
@@ -141,14 +168,27 @@ class RecipeResumeTest(unittest.TestCase):
         recipe.refuses({"--train-file": lone, "--no-quotes": True}, {"--no-quotes": "train_data.hash"})
         tabs = self.dir / "tabs.tsv"
         tabs.write_text("text\tlabel\n" + "".join(f'"{row[0]}"\t{row[1]}\n' for row in rows))
-        recipe.refuses({"--train-file": tabs, "--quotes": True}, {"--quotes": "train_data.hash"},
-                       recipe.begin({**words, "--train-file": tabs, "--no-quotes": True}))
+        recipe.refuses(
+            {"--train-file": tabs, "--quotes": True},
+            {"--quotes": "train_data.hash"},
+            recipe.begin({**words, "--train-file": tabs, "--no-quotes": True}),
+        )
 
         # The path does not count; a row that is left out does not either.
-        done = recipe.goes_on({"--train-file": write("padded.csv", rows, "too few\n"), "--skip-bad-rows": True, "--test-file": validation,
-                               "--do-predict": True, "--data-cache-dir": self.dir / "cache", "--pad-to-max-length": True,
-                               "--log-sample-ids": self.dir / "ids.jsonl", "--validation-file": None},
-                              "new", ["--test-file", "--do-predict", "--data-cache-dir", "--pad-to-max-length", "--log-sample-ids"])
+        done = recipe.goes_on(
+            {
+                "--train-file": write("padded.csv", rows, "too few\n"),
+                "--skip-bad-rows": True,
+                "--test-file": validation,
+                "--do-predict": True,
+                "--data-cache-dir": self.dir / "cache",
+                "--pad-to-max-length": True,
+                "--log-sample-ids": self.dir / "ids.jsonl",
+                "--validation-file": None,
+            },
+            "new",
+            ["--test-file", "--do-predict", "--data-cache-dir", "--pad-to-max-length", "--log-sample-ids"],
+        )
         self.assertTrue((self.dir / "ids.jsonl").exists() and (self.dir / "cache").exists(), done.stdout)
         recipe.goes_on({"--ignore-mismatched-sizes": None}, "kept", ["--ignore-mismatched-sizes"])
         recipe.check_all_tested()
@@ -161,8 +201,11 @@ class RecipeResumeTest(unittest.TestCase):
         self.assertIn("32", json.dumps(records))
         # A label that the head does not have stays an error.
         done, before, after = recipe.resume({"--train-file": write("odd.csv", [*rows[:-1], (*rows[-1][:1], 7, *rows[-1][2:])])})
-        self.assertRegex(done.stderr, r'odd\.csv:41: label "7" in column label is unknown; expected one of LABEL_0, LABEL_1, LABEL_2 or a '
-                                      r"number from 0 to 2.*A resume cannot add labels")
+        self.assertRegex(
+            done.stderr,
+            r'odd\.csv:41: label "7" in column label is unknown; expected one of LABEL_0, LABEL_1, LABEL_2 or a '
+            r"number from 0 to 2.*A resume cannot add labels",
+        )
         self.assertEqual(before, after)
 
     def other_bert(self, model, name):
@@ -175,8 +218,12 @@ class RecipeResumeTest(unittest.TestCase):
         (self.dir / f"{name}_vocab.txt").write_text("\n".join(vocabulary[:5] + vocabulary[:4:-1]) + "\n")
         return other, self.dir / f"{name}_config.json", self.dir / f"{name}_vocab.txt"
 
-    BERT_ENTRIES = {"--hidden-dropout": "model_config.hidden_dropout_prob", "--attention-dropout": "model_config.attention_probs_dropout_prob",
-                    "--tokenizer-name": "tokenizer.hash", "--model-name-or-path": "model_config.layer_norm_eps"}
+    BERT_ENTRIES = {
+        "--hidden-dropout": "model_config.hidden_dropout_prob",
+        "--attention-dropout": "model_config.attention_probs_dropout_prob",
+        "--tokenizer-name": "tokenizer.hash",
+        "--model-name-or-path": "model_config.layer_norm_eps",
+    }
 
     def test_bert_ner(self):
         draw = random.Random(5)
@@ -193,20 +240,44 @@ class RecipeResumeTest(unittest.TestCase):
         words = {"--model-name-or-path": model, "--train-file": train, "--validation-file": validation, "--max-seq-length": 32}
         recipe = Recipe(self, "bert_ner", words)
         other, config, vocabulary = self.other_bert(model, "ner")
-        recipe.refuses({"--text-column-name": "words", "--label-column-name": "tags", "--max-seq-length": 16, "--label-all-tokens": True},
-                       {"--text-column-name": "text_column_name", "--label-column-name": "label_column_name", "--max-seq-length": "max_seq_length",
-                        "--label-all-tokens": "label_all_tokens"})
-        recipe.refuses({"--train-file": write("ner_other.jsonl"), "--validation-file": write("ner_more.jsonl"), "--hidden-dropout": .3,
-                        "--attention-dropout": .3, "--tokenizer-name": vocabulary, "--model-name-or-path": other},
-                       {"--train-file": "train_data.hash", "--validation-file": "validation_data.hash", **self.BERT_ENTRIES})
-        recipe.refuses({"--model-name-or-path": None, "--model-config": config, "--tokenizer-name": model},
-                       {"--model-config": "model_config.layer_norm_eps"})
+        recipe.refuses(
+            {"--text-column-name": "words", "--label-column-name": "tags", "--max-seq-length": 16, "--label-all-tokens": True},
+            {
+                "--text-column-name": "text_column_name",
+                "--label-column-name": "label_column_name",
+                "--max-seq-length": "max_seq_length",
+                "--label-all-tokens": "label_all_tokens",
+            },
+        )
+        recipe.refuses(
+            {
+                "--train-file": write("ner_other.jsonl"),
+                "--validation-file": write("ner_more.jsonl"),
+                "--hidden-dropout": 0.3,
+                "--attention-dropout": 0.3,
+                "--tokenizer-name": vocabulary,
+                "--model-name-or-path": other,
+            },
+            {"--train-file": "train_data.hash", "--validation-file": "validation_data.hash", **self.BERT_ENTRIES},
+        )
+        recipe.refuses(
+            {"--model-name-or-path": None, "--model-config": config, "--tokenizer-name": model}, {"--model-config": "model_config.layer_norm_eps"}
+        )
         bad = self.dir / "ner_bad.jsonl"
         bad.write_text(train.read_text().partition("\n")[2] + '{"tokens": 5}\n')
         recipe.refuses({"--train-file": bad, "--skip-bad-rows": True}, {"--skip-bad-rows": "train_data.rows"})
-        recipe.goes_on({"--test-file": validation, "--do-predict": True, "--pad-to-max-length": True, "--return-entity-level-metrics": True,
-                        "--log-sample-ids": self.dir / "ner_ids.jsonl", "--validation-file": None},
-                       "new", ["--test-file", "--do-predict", "--pad-to-max-length", "--return-entity-level-metrics", "--log-sample-ids"])
+        recipe.goes_on(
+            {
+                "--test-file": validation,
+                "--do-predict": True,
+                "--pad-to-max-length": True,
+                "--return-entity-level-metrics": True,
+                "--log-sample-ids": self.dir / "ner_ids.jsonl",
+                "--validation-file": None,
+            },
+            "new",
+            ["--test-file", "--do-predict", "--pad-to-max-length", "--return-entity-level-metrics", "--log-sample-ids"],
+        )
         recipe.goes_on({"--ignore-mismatched-sizes": True}, "kept", ["--ignore-mismatched-sizes"])
         recipe.check_all_tested()
         odd = self.dir / "ner_odd.jsonl"
@@ -219,8 +290,15 @@ class RecipeResumeTest(unittest.TestCase):
         draw = random.Random(6)
 
         def write(name, count=20, more=()):
-            rows = [{"id": str(row), "question": "who is " + draw.choice(tiny.WORDS), "context": " ".join(draw.choices(tiny.WORDS, k=30)),
-                     "answers": {"text": [], "answer_start": []}} for row in range(count)]
+            rows = [
+                {
+                    "id": str(row),
+                    "question": "who is " + draw.choice(tiny.WORDS),
+                    "context": " ".join(draw.choices(tiny.WORDS, k=30)),
+                    "answers": {"text": [], "answer_start": []},
+                }
+                for row in range(count)
+            ]
             for row in rows:
                 row["answers"] = {"text": [row["context"].split()[0]], "answer_start": [0]}
             (self.dir / name).write_text(json.dumps({"data": [*rows, *more]}))
@@ -231,19 +309,45 @@ class RecipeResumeTest(unittest.TestCase):
         words = {"--model-name-or-path": model, "--train-file": train, "--validation-file": validation, "--max-seq-length": 32, "--doc-stride": 8}
         recipe = Recipe(self, "bert_qa", words)
         other, config, vocabulary = self.other_bert(model, "qa")
-        recipe.refuses({"--max-seq-length": 24, "--doc-stride": 4, "--no-pad-to-max-length": True, "--version-2-with-negative": True},
-                       {"--max-seq-length": "max_seq_length", "--doc-stride": "doc_stride", "--no-pad-to-max-length": "no_pad_to_max_length",
-                        "--version-2-with-negative": "version_2_with_negative"})
-        recipe.refuses({"--train-file": write("qa_other.json"), "--validation-file": write("qa_more.json"), "--hidden-dropout": .3,
-                        "--attention-dropout": .3, "--tokenizer-name": vocabulary, "--model-name-or-path": other},
-                       {"--train-file": "train_data.hash", "--validation-file": "validation_data.hash", **self.BERT_ENTRIES})
-        recipe.refuses({"--model-name-or-path": None, "--model-config": config, "--tokenizer-name": model},
-                       {"--model-config": "model_config.layer_norm_eps"})
-        recipe.refuses({"--train-file": write("qa_bad.json", 19, [{"id": "bad", "context": "x"}]), "--skip-bad-rows": True},
-                       {"--skip-bad-rows": "train_data.rows"})
-        recipe.goes_on({"--test-file": validation, "--do-predict": True, "--n-best-size": 3, "--max-answer-length": 4,
-                        "--log-sample-ids": self.dir / "qa_ids.jsonl", "--validation-file": None},
-                       "new", ["--test-file", "--do-predict", "--n-best-size", "--max-answer-length", "--log-sample-ids"])
+        recipe.refuses(
+            {"--max-seq-length": 24, "--doc-stride": 4, "--no-pad-to-max-length": True, "--version-2-with-negative": True},
+            {
+                "--max-seq-length": "max_seq_length",
+                "--doc-stride": "doc_stride",
+                "--no-pad-to-max-length": "no_pad_to_max_length",
+                "--version-2-with-negative": "version_2_with_negative",
+            },
+        )
+        recipe.refuses(
+            {
+                "--train-file": write("qa_other.json"),
+                "--validation-file": write("qa_more.json"),
+                "--hidden-dropout": 0.3,
+                "--attention-dropout": 0.3,
+                "--tokenizer-name": vocabulary,
+                "--model-name-or-path": other,
+            },
+            {"--train-file": "train_data.hash", "--validation-file": "validation_data.hash", **self.BERT_ENTRIES},
+        )
+        recipe.refuses(
+            {"--model-name-or-path": None, "--model-config": config, "--tokenizer-name": model}, {"--model-config": "model_config.layer_norm_eps"}
+        )
+        recipe.refuses(
+            {"--train-file": write("qa_bad.json", 19, [{"id": "bad", "context": "x"}]), "--skip-bad-rows": True},
+            {"--skip-bad-rows": "train_data.rows"},
+        )
+        recipe.goes_on(
+            {
+                "--test-file": validation,
+                "--do-predict": True,
+                "--n-best-size": 3,
+                "--max-answer-length": 4,
+                "--log-sample-ids": self.dir / "qa_ids.jsonl",
+                "--validation-file": None,
+            },
+            "new",
+            ["--test-file", "--do-predict", "--n-best-size", "--max-answer-length", "--log-sample-ids"],
+        )
         self.assertEqual(recipe.rows["--null-score-diff-threshold"][0], "new")  # of version 2 only
         recipe.tested.add("--null-score-diff-threshold")
         recipe.check_all_tested()
@@ -264,13 +368,31 @@ class RecipeResumeTest(unittest.TestCase):
 
         data = pictures("pictures")
         recipe = Recipe(self, "resnet_ddp", {"--data-dir": data, "--width": 4, "--batch-size": 4, "--crop-padding-mode": "constant"})
-        own = {"--rotation": 5, "--brightness": .1, "--contrast": .1, "--saturation": .1, "--hue": .1, "--mixup-alpha": .5,
-               "--cutmix-alpha": .5, "--crop-padding": 1, "--flip-probability": .3, "--crop-fill": 9, "--sync-bn": True}
-        sizes = {"--image-size": (16, "image_size"), "--width": (8, "width"), "--num-classes": (9, "num_classes"),
-                 "--depth": (34, "blocks"), "--stem": ("stride2", "stem")}
+        own = {
+            "--rotation": 5,
+            "--brightness": 0.1,
+            "--contrast": 0.1,
+            "--saturation": 0.1,
+            "--hue": 0.1,
+            "--mixup-alpha": 0.5,
+            "--cutmix-alpha": 0.5,
+            "--crop-padding": 1,
+            "--flip-probability": 0.3,
+            "--crop-fill": 9,
+            "--sync-bn": True,
+        }
+        sizes = {
+            "--image-size": (16, "image_size"),
+            "--width": (8, "width"),
+            "--num-classes": (9, "num_classes"),
+            "--depth": (34, "blocks"),
+            "--stem": ("stride2", "stem"),
+        }
         recipe.refuses(own, {flag: flag[2:].replace("-", "_") for flag in own})
-        recipe.refuses({**{flag: value for flag, (value, _) in sizes.items()}, "--random-seed": 5},
-                       {**{flag: f"model_config.{key}" for flag, (_, key) in sizes.items()}, "--random-seed": "seed"})
+        recipe.refuses(
+            {**{flag: value for flag, (value, _) in sizes.items()}, "--random-seed": 5},
+            {**{flag: f"model_config.{key}" for flag, (_, key) in sizes.items()}, "--random-seed": "seed"},
+        )
         recipe.refuses({"--crop-padding-mode": "edge"}, {"--crop-padding-mode": "crop_padding_mode"})
         recipe.refuses({"--data-dir": pictures("fewer", count=5)}, {"--data-dir": "train_data.rows"})
         renamed = shutil.copytree(data, self.dir / "renamed")
@@ -284,8 +406,11 @@ class RecipeResumeTest(unittest.TestCase):
         self.assertEqual(before, after)
         self.assertEqual(recipe.rows["--batch-size"][0], "new")
         recipe.tested.add("--batch-size")
-        recipe.goes_on({"--model-filename": "x.pth", "--local-rank": 1, "--num-epochs": 99, "--log-sample-ids": self.dir / "ids.jsonl"},
-                       "new", ["--model-filename", "--local-rank", "--num-epochs", "--log-sample-ids", "--model-dir"])
+        recipe.goes_on(
+            {"--model-filename": "x.pth", "--local-rank": 1, "--num-epochs": 99, "--log-sample-ids": self.dir / "ids.jsonl"},
+            "new",
+            ["--model-filename", "--local-rank", "--num-epochs", "--log-sample-ids", "--model-dir"],
+        )
         recipe.goes_on({"--resume": True, "--resume-from-checkpoint": None}, "new", ["--resume"])
         recipe.goes_on({"--ignore-mismatched-sizes": True}, "kept", ["--ignore-mismatched-sizes"])
         recipe.check_all_tested()
@@ -301,13 +426,23 @@ class RecipeResumeTest(unittest.TestCase):
             return self.dir / name
 
         data = write("sentences", numbers)
-        words = {"--data-dir": data, "--d-model": 16, "--num-layers": 1, "--num-heads": 2, "--d-ff": 24, "--seq-len": 12,
-                 "--min-frequency": 1, "--tokens-per-batch": 40}
+        words = {
+            "--data-dir": data,
+            "--d-model": 16,
+            "--num-layers": 1,
+            "--num-heads": 2,
+            "--d-ff": 24,
+            "--seq-len": 12,
+            "--min-frequency": 1,
+            "--tokens-per-batch": 40,
+        }
         recipe = Recipe(self, "translate", words)
         own = {"--lang-src": "de", "--lang-tgt": "fr", "--drop-overlong": True, "--tokens-per-batch": 50, "--vocab-size": 20, "--min-frequency": 2}
-        sizes = {"--seq-len": 14, "--d-model": 8, "--num-layers": 2, "--num-heads": 4, "--d-ff": 8, "--dropout": .3}
-        recipe.refuses({**own, **sizes}, {**{flag: flag[2:].replace("-", "_") for flag in own},
-                                          **{flag: "model_config." + flag[2:].replace("-", "_") for flag in sizes}})
+        sizes = {"--seq-len": 14, "--d-model": 8, "--num-layers": 2, "--num-heads": 4, "--d-ff": 8, "--dropout": 0.3}
+        recipe.refuses(
+            {**own, **sizes},
+            {**{flag: flag[2:].replace("-", "_") for flag in own}, **{flag: "model_config." + flag[2:].replace("-", "_") for flag in sizes}},
+        )
         other = write("other", [("four four", "quattro quattro"), *numbers[1:]])
         recipe.refuses({"--data-dir": other}, {"--data-dir": "train_data.hash"})
         for split, first in (("", "train"), ("validation-", "validation")):
@@ -318,16 +453,36 @@ class RecipeResumeTest(unittest.TestCase):
         alone.mkdir()
         for language in ("en", "it"):
             shutil.copy(data / f"train.{language}", alone)
-        split = recipe.begin({**words, "--data-dir": alone, "--validation-split": .2})
-        recipe.refuses({"--data-dir": alone, "--validation-split": .4}, {"--validation-split": "train_data.rows"}, split)
+        split = recipe.begin({**words, "--data-dir": alone, "--validation-split": 0.2})
+        recipe.refuses({"--data-dir": alone, "--validation-split": 0.4}, {"--validation-split": "train_data.rows"}, split)
         tokenizers = recipe.begin({**words, "--data-dir": other, "--vocab-size": 6})
         recipe.refuses({"--tokenizer-dir": tokenizers}, {"--tokenizer-dir": "source_tokenizer.hash"})
         (self.dir / "config.json").write_text('{"num_epochs": 50}')
-        recipe.goes_on({"--config": self.dir / "config.json", "--validation-examples": 1, "--num-beams": 2, "--length-penalty": .5,
-                        "--max-new-tokens": 4, "--translate-batch-size": 2, "--overlong": "cut", "--model-dir": self.dir,
-                        "--log-sample-ids": self.dir / "ids.jsonl"},
-                       "new", ["--config", "--validation-examples", "--num-beams", "--length-penalty", "--max-new-tokens",
-                               "--translate-batch-size", "--overlong", "--model-dir", "--log-sample-ids"])
+        recipe.goes_on(
+            {
+                "--config": self.dir / "config.json",
+                "--validation-examples": 1,
+                "--num-beams": 2,
+                "--length-penalty": 0.5,
+                "--max-new-tokens": 4,
+                "--translate-batch-size": 2,
+                "--overlong": "cut",
+                "--model-dir": self.dir,
+                "--log-sample-ids": self.dir / "ids.jsonl",
+            },
+            "new",
+            [
+                "--config",
+                "--validation-examples",
+                "--num-beams",
+                "--length-penalty",
+                "--max-new-tokens",
+                "--translate-batch-size",
+                "--overlong",
+                "--model-dir",
+                "--log-sample-ids",
+            ],
+        )
         recipe.goes_on({"--preload": "latest", "--resume-from-checkpoint": None}, "new", ["--preload"])
         (self.dir / "input.txt").write_text("one two\n")
         for changes in ({"--input": self.dir / "input.txt"}, {"--interactive": True}):
@@ -345,8 +500,21 @@ class RecipeResumeTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         (self.dir / "pairs.en").write_text("one two\n" * 9)
         (self.dir / "pairs.it").write_text("uno due\n" * 9)
-        command = [tiny.BIN / "translate", "--source-file", self.dir / "pairs.en", "--target-file", self.dir / "pairs.it", "--lang-src", "en",
-                   "--lang-tgt", "it", "--output-dir", self.dir / "new", "--resume-from-checkpoint", folder / "checkpoint-1"]
+        command = [
+            tiny.BIN / "translate",
+            "--source-file",
+            self.dir / "pairs.en",
+            "--target-file",
+            self.dir / "pairs.it",
+            "--lang-src",
+            "en",
+            "--lang-tgt",
+            "it",
+            "--output-dir",
+            self.dir / "new",
+            "--resume-from-checkpoint",
+            folder / "checkpoint-1",
+        ]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("checkpoint-1 has no translation.json: it is no model of translate", done.stderr)
@@ -358,8 +526,18 @@ class RecipeResumeTest(unittest.TestCase):
         data.mkdir()
         for i, language in enumerate(("en", "it")):
             (data / f"train.{language}").write_text("".join(f"{pair[i]} {number % 7}\n" for number, pair in enumerate(pairs)))
-        words = {"--data-dir": data, "--lang-src": "en", "--lang-tgt": "it", "--d-model": 16, "--num-layers": 1, "--num-heads": 2,
-                 "--d-ff": 24, "--seq-len": 12, "--min-frequency": 1, "--validation-split": .2}  # which --seed chooses
+        words = {
+            "--data-dir": data,
+            "--lang-src": "en",
+            "--lang-tgt": "it",
+            "--d-model": 16,
+            "--num-layers": 1,
+            "--num-heads": 2,
+            "--d-ff": 24,
+            "--seq-len": 12,
+            "--min-frequency": 1,
+            "--validation-split": 0.2,
+        }  # which --seed chooses
         recipe = Recipe(self, "translate", words)
         first = recipe.begin({**words, "--seed": 7})
         whole = self.dir / "whole"
@@ -367,7 +545,7 @@ class RecipeResumeTest(unittest.TestCase):
         done, _, after = recipe.resume({}, first)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("seed 7 as the checkpoint's run, since the flag is not given", done.stderr)
-        weights, = (text for path, (_, text) in after.items() if path.name == "model.safetensors" and path.parent.name == "again")
+        (weights,) = (text for path, (_, text) in after.items() if path.name == "model.safetensors" and path.parent.name == "again")
         self.assertEqual(weights, (whole / "model.safetensors").read_bytes())
         done, before, after = recipe.resume({"--seed": 42}, first)
         self.assertIn("seed: 7 in the checkpoint, now 42", done.stderr)
@@ -375,12 +553,26 @@ class RecipeResumeTest(unittest.TestCase):
 
     def test_an_unknown_metric_lists_the_known_ones(self):
         train = tiny.write_csv(self.dir / "metric.csv", tiny.make_rows(20, seed=1, labels=(0, 1)))
-        done = tiny.run({"--model-name-or-path": tiny.make_model(self.dir / "metric"), "--train-file": train, "--validation-file": train,
-                         "--max-steps": 2, "--eval-strategy": "steps", "--eval-steps": 1, "--save-steps": 1, "--output-dir": self.dir / "m",
-                         "--load-best-model-at-end": True, "--metric-for-best-model": "beauty"})
+        done = tiny.run(
+            {
+                "--model-name-or-path": tiny.make_model(self.dir / "metric"),
+                "--train-file": train,
+                "--validation-file": train,
+                "--max-steps": 2,
+                "--eval-strategy": "steps",
+                "--eval-steps": 1,
+                "--save-steps": 1,
+                "--output-dir": self.dir / "m",
+                "--load-best-model-at-end": True,
+                "--metric-for-best-model": "beauty",
+            }
+        )
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("--metric-for-best-model is eval_beauty, which the evaluation does not give; it gives eval_accuracy, eval_f1, eval_loss, "
-                      "eval_macro_f1, eval_precision, eval_recall", done.stderr)
+        self.assertIn(
+            "--metric-for-best-model is eval_beauty, which the evaluation does not give; it gives eval_accuracy, eval_f1, eval_loss, "
+            "eval_macro_f1, eval_precision, eval_recall",
+            done.stderr,
+        )
         self.assertFalse((self.dir / "m").exists())  # at the start, not after the first evaluation
 
     def test_a_vocabulary_is_the_checkpoints(self):

@@ -1,4 +1,5 @@
 """bert_classify as real processes: equal to transformers' Trainer, whatever the number of ranks."""
+
 import fcntl
 import json
 import math
@@ -31,10 +32,20 @@ class RecipeTest(unittest.TestCase):
 
     def arguments(self, name, **more):
         """Three epochs of 5 steps, the last of 11 samples; exact, as nothing is dropped out."""
-        flags = {"--model-name-or-path": self.model, "--train-file": self.train, "--output-dir": self.dir / name,
-                 "--label-names": "positive,negative", "--per-device-train-batch-size": 16,
-                 "--learning-rate": 1e-3, "--warmup-steps": 0.2, "--weight-decay": 0.01, "--logging-steps": 1,
-                 "--hidden-dropout": 0, "--attention-dropout": 0, "--max-seq-length": 32}
+        flags = {
+            "--model-name-or-path": self.model,
+            "--train-file": self.train,
+            "--output-dir": self.dir / name,
+            "--label-names": "positive,negative",
+            "--per-device-train-batch-size": 16,
+            "--learning-rate": 1e-3,
+            "--warmup-steps": 0.2,
+            "--weight-decay": 0.01,
+            "--logging-steps": 1,
+            "--hidden-dropout": 0,
+            "--attention-dropout": 0,
+            "--max-seq-length": 32,
+        }
         flags.update({"--" + key.replace("_", "-"): value for key, value in more.items()})
         return flags
 
@@ -44,8 +55,20 @@ class RecipeTest(unittest.TestCase):
         return tiny.history(self.dir / name)
 
     def assert_same_history(self, left, right, tolerance=1e-4, leave_out=()):
-        keys = {"loss", "grad_norm", "learning_rate", "epoch", "step", "eval_loss", "eval_accuracy", "eval_f1",
-                "eval_precision", "eval_recall", "eval_macro_f1", "train_loss"} - set(leave_out)
+        keys = {
+            "loss",
+            "grad_norm",
+            "learning_rate",
+            "epoch",
+            "step",
+            "eval_loss",
+            "eval_accuracy",
+            "eval_f1",
+            "eval_precision",
+            "eval_recall",
+            "eval_macro_f1",
+            "train_loss",
+        } - set(leave_out)
         self.assertEqual(len(left), len(right))
         for a, b in zip(left, right):
             self.assertEqual(set(a), set(b))
@@ -60,8 +83,7 @@ class RecipeTest(unittest.TestCase):
         ours = self.train_run("ours", validation_file=self.validation, eval_strategy="epoch")
 
         tokenizer = transformers.AutoTokenizer.from_pretrained(self.model)
-        model = transformers.BertForSequenceClassification.from_pretrained(
-            self.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        model = transformers.BertForSequenceClassification.from_pretrained(self.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
         def dataset(seed, count):
             rows = tiny.make_rows(count, seed=seed, labels=(0, 1))
@@ -72,16 +94,35 @@ class RecipeTest(unittest.TestCase):
             right = [float(((guess == label) & (truth == label)).sum()) for label in (0, 1)]
             guessed, true = ([float((labels == label).sum()) for label in (0, 1)] for labels in (guess, truth))
             f1 = [2 * both / (some + all_) for both, some, all_ in zip(right, guessed, true)]
-            return {"accuracy": float((guess == truth).mean()), "precision": right[1] / guessed[1] if guessed[1] else 0.0,
-                    "recall": right[1] / true[1], "f1": f1[1], "macro_f1": sum(f1) / 2}
+            return {
+                "accuracy": float((guess == truth).mean()),
+                "precision": right[1] / guessed[1] if guessed[1] else 0.0,
+                "recall": right[1] / true[1],
+                "f1": f1[1],
+                "macro_f1": sum(f1) / 2,
+            }
 
         arguments = transformers.TrainingArguments(
-            output_dir=str(self.dir / "theirs"), per_device_train_batch_size=16, learning_rate=1e-3,
-            warmup_steps=0.2, weight_decay=0.01, logging_steps=1, eval_strategy="epoch", save_strategy="no",
-            report_to="none", use_cpu=True, optim="adamw_torch_fused")
+            output_dir=str(self.dir / "theirs"),
+            per_device_train_batch_size=16,
+            learning_rate=1e-3,
+            warmup_steps=0.2,
+            weight_decay=0.01,
+            logging_steps=1,
+            eval_strategy="epoch",
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            optim="adamw_torch_fused",
+        )
         peer = transformers.Trainer(
-            model=model, args=arguments, train_dataset=dataset(1, 75), eval_dataset=dataset(2, 41),
-            data_collator=transformers.DataCollatorWithPadding(tokenizer), compute_metrics=metrics)
+            model=model,
+            args=arguments,
+            train_dataset=dataset(1, 75),
+            eval_dataset=dataset(2, 41),
+            data_collator=transformers.DataCollatorWithPadding(tokenizer),
+            compute_metrics=metrics,
+        )
         torch.set_num_threads(1)
         train_metrics = peer.train().metrics
         theirs = peer.state.log_history
@@ -110,8 +151,9 @@ class RecipeTest(unittest.TestCase):
         saved = transformers.AutoModelForSequenceClassification.from_pretrained(self.dir / "ours").eval()
         self.assertEqual(saved.config.id2label, {0: "positive", 1: "negative"})
         saved_tokenizer = transformers.AutoTokenizer.from_pretrained(self.dir / "ours")
-        done = tiny.run({"--model-name-or-path": self.dir / "ours", "--do-predict": True,
-                         "--test-file": self.validation, "--output-dir": self.dir / "predicted"})
+        done = tiny.run(
+            {"--model-name-or-path": self.dir / "ours", "--do-predict": True, "--test-file": self.validation, "--output-dir": self.dir / "predicted"}
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         predictions = tiny.json_lines(self.dir / "predicted/predictions.jsonl")
         self.assertEqual([line["index"] for line in predictions], list(range(41)))
@@ -129,25 +171,36 @@ class RecipeTest(unittest.TestCase):
         done = tiny.run(flags)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertGreaterEqual(len(re.findall(r"^step \d+/57 .*loss ", done.stderr, re.M)), 10)
-        self.assertRegex(done.stdout, r"\n57 steps, 3 epochs in 0:\d\d\n"
-                                      r" +loss  accuracy +f1 +macro_f1 +precision +recall  samples/s\n"
-                                      r"  train  \d\.\d{4} +\d+\.\d\n"
-                                      r"  eval   \d\.\d{4}( +\d\.\d{4}){5} +\d+\.\d\n"
-                                      r"model saved in \S+\n$")
+        self.assertRegex(
+            done.stdout,
+            r"\n57 steps, 3 epochs in 0:\d\d\n"
+            r" +loss  accuracy +f1 +macro_f1 +precision +recall  samples/s\n"
+            r"  train  \d\.\d{4} +\d+\.\d\n"
+            r"  eval   \d\.\d{4}( +\d\.\d{4}){5} +\d+\.\d\n"
+            r"model saved in \S+\n$",
+        )
 
         done = tiny.run({**flags, "--logging-steps": 500, "--overwrite-output-dir": True})
         self.assertNotRegex(done.stderr, r"step \d+/57 ")
 
     def test_more_ranks_train_the_same(self):
-        alone = self.train_run("alone", per_device_train_batch_size=12, validation_file=self.validation,
-                               eval_strategy="epoch", log_sample_ids=self.dir / "alone.jsonl")
+        alone = self.train_run(
+            "alone", per_device_train_batch_size=12, validation_file=self.validation, eval_strategy="epoch", log_sample_ids=self.dir / "alone.jsonl"
+        )
         expected = {line["step"]: sorted(line["ids"]) for line in tiny.json_lines(self.dir / "alone.jsonl")}
         # 75 = 6 x 12 + 3: the last step of an epoch has one sample for each of three ranks, and one rank of four none.
         for ranks, backend in ((2, "lockstep"), (3, "lockstep"), (4, "lockstep"), (2, "gloo")):
             name = f"{backend}{ranks}"
             log = self.dir / f"{name}.jsonl"
-            together = self.train_run(name, ranks=ranks, per_device_train_batch_size=12 // ranks, ddp_backend=backend,
-                                      validation_file=self.validation, eval_strategy="epoch", log_sample_ids=log)
+            together = self.train_run(
+                name,
+                ranks=ranks,
+                per_device_train_batch_size=12 // ranks,
+                ddp_backend=backend,
+                validation_file=self.validation,
+                eval_strategy="epoch",
+                log_sample_ids=log,
+            )
             self.assert_same_history(together, alone)
             ids = {}
             for line in tiny.json_lines(log):
@@ -158,8 +211,7 @@ class RecipeTest(unittest.TestCase):
         large = self.train_run("large")
         # Half-way through an epoch, "epoch" counts micro-batches, and the last step has fewer of them.
         for name, ranks, batch, steps in (("accumulated", None, 4, 4), ("accumulated2", 2, 4, 2)):
-            accumulated = self.train_run(name, ranks=ranks, per_device_train_batch_size=batch,
-                                         gradient_accumulation_steps=steps)
+            accumulated = self.train_run(name, ranks=ranks, per_device_train_batch_size=batch, gradient_accumulation_steps=steps)
             self.assert_same_history(accumulated, large, leave_out=["epoch"])
             self.assertEqual([entry["epoch"] for entry in accumulated[4:15:5]], [1.0, 2.0, 3.0])
 
@@ -172,11 +224,21 @@ class RecipeTest(unittest.TestCase):
         for at in range(0, 90, 9):
             mixed.insert(at, ("a plot and a scene.", "neutral"))
         order = numpy.random.default_rng(2**32 + 7).permutation(len(rows))
-        count = math.ceil(.25 * len(rows))
-        expected = self.train_run("divided", train_file=tiny.write_csv(self.dir / "rest.csv", [rows[i] for i in order[count:]]),
-                                  validation_file=tiny.write_csv(self.dir / "part.csv", [rows[i] for i in order[:count]]), eval_strategy="epoch")
-        flags = self.arguments("kept", train_file=tiny.write_csv(self.dir / "mixed.csv", mixed), keep_labels="positive,negative",
-                               validation_split=.25, split_seed=2**32 + 7, eval_strategy="epoch")
+        count = math.ceil(0.25 * len(rows))
+        expected = self.train_run(
+            "divided",
+            train_file=tiny.write_csv(self.dir / "rest.csv", [rows[i] for i in order[count:]]),
+            validation_file=tiny.write_csv(self.dir / "part.csv", [rows[i] for i in order[:count]]),
+            eval_strategy="epoch",
+        )
+        flags = self.arguments(
+            "kept",
+            train_file=tiny.write_csv(self.dir / "mixed.csv", mixed),
+            keep_labels="positive,negative",
+            validation_split=0.25,
+            split_seed=2**32 + 7,
+            eval_strategy="epoch",
+        )
         del flags["--label-names"]
         for more, ranks, tolerance in (({}, None, 0), ({"--pad-to-max-length": True}, None, 1e-5), ({"--per-device-train-batch-size": 8}, 2, 1e-4)):
             done = tiny.run({**flags, **more, "--overwrite-output-dir": True}, ranks)
@@ -189,24 +251,36 @@ class RecipeTest(unittest.TestCase):
         """In whichever order they are named: the head is kept, and would say the opposite. A new head takes the order."""
         import safetensors.numpy
 
-        numbered = tiny.write_csv(self.dir / "numbered.csv", [(text, int(label == "positive"))
-                                                              for text, label in tiny.make_rows(60, seed=4)])
+        numbered = tiny.write_csv(self.dir / "numbered.csv", [(text, int(label == "positive")) for text, label in tiny.make_rows(60, seed=4)])
         encoder = self.dir / "encoder"
         shutil.copytree(self.model, encoder)
         weights = safetensors.numpy.load_file(encoder / "model.safetensors")
-        safetensors.numpy.save_file({name: value for name, value in weights.items() if not name.startswith("classifier.")},
-                                    encoder / "model.safetensors", {"format": "pt"})
+        safetensors.numpy.save_file(
+            {name: value for name, value in weights.items() if not name.startswith("classifier.")}, encoder / "model.safetensors", {"format": "pt"}
+        )
         config = json.loads((encoder / "config.json").read_text())
         for key in ("id2label", "label2id"):
             config.pop(key, None)
         (encoder / "config.json").write_text(json.dumps(config))
-        flags = {"--train-file": numbered, "--validation-file": numbered, "--save-strategy": "no", "--max-seq-length": 32,
-                 "--hidden-dropout": 0, "--attention-dropout": 0}
+        flags = {
+            "--train-file": numbered,
+            "--validation-file": numbered,
+            "--save-strategy": "no",
+            "--max-seq-length": 32,
+            "--hidden-dropout": 0,
+            "--attention-dropout": 0,
+        }
 
         def trained(model, name, **more):
             output = self.dir / name
-            done = tiny.run({**flags, "--model-name-or-path": model, "--output-dir": output,
-                             **{"--" + key.replace("_", "-"): value for key, value in more.items()}})
+            done = tiny.run(
+                {
+                    **flags,
+                    "--model-name-or-path": model,
+                    "--output-dir": output,
+                    **{"--" + key.replace("_", "-"): value for key, value in more.items()},
+                }
+            )
             self.assertEqual(done.returncode, 0, done.stderr)
             labels = json.loads((output / "config.json").read_text())["id2label"]
             return output, [labels["0"], labels["1"]], json.loads((output / "eval_results.json").read_text())["eval_accuracy"]
@@ -215,28 +289,33 @@ class RecipeTest(unittest.TestCase):
         for keep, named, other in (({"keep_labels": "1,0"}, ["1", "0"], {}), ({}, ["LABEL_0", "LABEL_1"], {"keep_labels": "1,0"})):
             model, labels, accuracy = trained(encoder, "first" + "".join(named), learning_rate=3e-3, num_train_epochs=10, **keep)
             self.assertEqual(labels, named)
-            self.assertGreater(accuracy, .7)
+            self.assertGreater(accuracy, 0.7)
             for number, flag in enumerate((keep, other)):
                 again = trained(model, f"again{number}" + "".join(named), **still, **flag)
                 self.assertEqual(again[1:], (named, accuracy), flag)
 
     def test_group_by_length_and_workers_see_every_sample_once(self):
         log = self.dir / "grouped.jsonl"
-        self.train_run("grouped", ranks=2, per_device_train_batch_size=8, train_sampling_strategy="group_by_length",
-                       dataloader_num_workers=2, num_train_epochs=1, log_sample_ids=log)
+        self.train_run(
+            "grouped",
+            ranks=2,
+            per_device_train_batch_size=8,
+            train_sampling_strategy="group_by_length",
+            dataloader_num_workers=2,
+            num_train_epochs=1,
+            log_sample_ids=log,
+        )
         rows = [row for line in tiny.json_lines(log) for row in line["ids"]]
         self.assertEqual(sorted(rows), list(range(75)))
 
     def test_distributed_predictions_keep_the_order(self):
-        flags = {"--model-name-or-path": self.model, "--do-predict": True, "--test-file": self.validation,
-                 "--label-names": "positive,negative"}
+        flags = {"--model-name-or-path": self.model, "--do-predict": True, "--test-file": self.validation, "--label-names": "positive,negative"}
         found = []
         for ranks in (None, 3):
             output = self.dir / f"predict{ranks}"
             done = tiny.run({**flags, "--output-dir": output}, ranks)
             self.assertEqual(done.returncode, 0, done.stderr)
-            found.append((tiny.json_lines(output / "predictions.jsonl"),
-                          json.loads((output / "test_results.json").read_text())))
+            found.append((tiny.json_lines(output / "predictions.jsonl"), json.loads((output / "test_results.json").read_text())))
         for a, b in zip(found[0][0], found[1][0]):
             self.assertEqual((a["index"], a["label"]), (b["index"], b["label"]))
             for x, y in zip(a["logits"], b["logits"]):
@@ -250,8 +329,15 @@ class RecipeTest(unittest.TestCase):
         for name, labels in (("glue", ("-1", "-1")), ("other", ("positive", "neutral"))):
             path = self.dir / f"{name}.csv"
             path.write_text("text,label\n" + "".join(f"a plot and a scene.,{label}\n" for label in labels))
-            done = tiny.run({"--model-name-or-path": self.model, "--label-names": "positive,negative", "--do-predict": True,
-                             "--test-file": path, "--output-dir": self.dir / f"predicted_{name}"})
+            done = tiny.run(
+                {
+                    "--model-name-or-path": self.model,
+                    "--label-names": "positive,negative",
+                    "--do-predict": True,
+                    "--test-file": path,
+                    "--output-dir": self.dir / f"predicted_{name}",
+                }
+            )
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("predicted, not measured", done.stdout)
             lines = tiny.json_lines(self.dir / f"predicted_{name}/predictions.jsonl")
@@ -268,18 +354,15 @@ class RecipeTest(unittest.TestCase):
         kept = self.train_run("activations", **same)
         again = self.train_run("checkpointing", gradient_checkpointing=True, **same)
         self.assert_same_history(again, kept, tolerance=0)
-        self.assertEqual((self.dir / "checkpointing/model.safetensors").read_bytes(),
-                         (self.dir / "activations/model.safetensors").read_bytes())
+        self.assertEqual((self.dir / "checkpointing/model.safetensors").read_bytes(), (self.dir / "activations/model.safetensors").read_bytes())
 
     def test_dropout_differs_between_ranks(self):
         # Two ranks that see the same sample (twice in the file) lose differently only through dropout.
         rows = tiny.make_rows(1, seed=5) * 2 + [("dull awful film", "negative")] * 2
         train = tiny.write_csv(self.dir / "twins.csv", rows)
-        same = dict(train_file=train, per_device_train_batch_size=1, train_sampling_strategy="sequential",
-                    max_steps=1, learning_rate=0)
+        same = dict(train_file=train, per_device_train_batch_size=1, train_sampling_strategy="sequential", max_steps=1, learning_rate=0)
         no_dropout = self.train_run("twins0", ranks=2, **same)[0]["loss"]
-        losses = [self.train_run(f"twins{ranks}", ranks=ranks, hidden_dropout=0.5, **same)[0]["loss"]
-                  for ranks in (None, 2)]
+        losses = [self.train_run(f"twins{ranks}", ranks=ranks, hidden_dropout=0.5, **same)[0]["loss"] for ranks in (None, 2)]
         self.assertNotAlmostEqual(losses[0], losses[1], places=5)
         self.assertNotAlmostEqual(losses[1], no_dropout, places=5)
 
@@ -287,8 +370,13 @@ class RecipeTest(unittest.TestCase):
         columns = 60
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        job = subprocess.Popen(tiny.command(self.arguments("live", per_device_train_batch_size=8), ranks=2), stdin=slave, stdout=slave, stderr=slave,
-                               env={**os.environ, "TERM": "xterm"})
+        job = subprocess.Popen(
+            tiny.command(self.arguments("live", per_device_train_batch_size=8), ranks=2),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**os.environ, "TERM": "xterm"},
+        )
         os.close(slave)
         shown = b""
         while True:
@@ -298,8 +386,7 @@ class RecipeTest(unittest.TestCase):
                 break
         os.close(master)
         self.assertEqual(job.wait(timeout=60), 0, shown)
-        bars = [text for text in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()))
-                if "%" in text]
+        bars = [text for text in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())) if "%" in text]
         self.assertGreater(len(bars), 1)
         for bar in bars:
             self.assertLess(len(bar), columns)
@@ -313,25 +400,53 @@ class RecipeTest(unittest.TestCase):
         """Two nodes of one rank each, as a launcher describes them."""
         port = free_port()
         for asked in (False, True):
-            flags = self.arguments(f"nodes-{asked}", per_device_train_batch_size=8, ddp_backend="gloo", **({"log_on_each_node": True} if asked else {}))
-            ranks = [subprocess.Popen(tiny.command(flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={
-                **os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(rank),
-                "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}) for rank in range(2)]
+            flags = self.arguments(
+                f"nodes-{asked}", per_device_train_batch_size=8, ddp_backend="gloo", **({"log_on_each_node": True} if asked else {})
+            )
+            ranks = [
+                subprocess.Popen(
+                    tiny.command(flags),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env={
+                        **os.environ,
+                        "RANK": str(rank),
+                        "WORLD_SIZE": "2",
+                        "LOCAL_RANK": "0",
+                        "LOCAL_WORLD_SIZE": "1",
+                        "GROUP_RANK": str(rank),
+                        "GROUP_WORLD_SIZE": "2",
+                        "MASTER_ADDR": "127.0.0.1",
+                        "MASTER_PORT": str(port),
+                        "OMP_NUM_THREADS": "1",
+                    },
+                )
+                for rank in range(2)
+            ]
             shown = [rank.communicate(timeout=120)[1] for rank in ranks]
             self.assertEqual([rank.returncode for rank in ranks], [0, 0], shown)
             self.assertEqual(["step 15/15" in text for text in shown], [True, asked], shown)
 
     def test_training_from_scratch_makes_its_vocabulary(self):
         output = self.dir / "scratch"
-        done = tiny.run({"--model-config": "small", "--train_file": self.train, "--validation_file": self.validation,
-                         "--output_dir": output, "--per_device_train_batch_size": 8, "--max_steps": 30,
-                         "--learning_rate": 3e-4}, ranks=2)
+        done = tiny.run(
+            {
+                "--model-config": "small",
+                "--train_file": self.train,
+                "--validation_file": self.validation,
+                "--output_dir": output,
+                "--per_device_train_batch_size": 8,
+                "--max_steps": 30,
+                "--learning_rate": 3e-4,
+            },
+            ranks=2,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("great\n", (output / "vocab.txt").read_text())
         self.assertGreater(json.loads((output / "eval_results.json").read_text())["eval_accuracy"], 0.7)
         # Labels came in the order of their names; the saved model keeps it.
-        self.assertEqual(json.loads((output / "config.json").read_text())["id2label"],
-                         {"0": "negative", "1": "positive"})
+        self.assertEqual(json.loads((output / "config.json").read_text())["id2label"], {"0": "negative", "1": "positive"})
 
 
 if __name__ == "__main__":

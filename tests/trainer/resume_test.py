@@ -6,6 +6,7 @@ others at saves and evaluations. A preemption comes up to LOCKSTEP_TEST_SECONDS 
 With LOCKSTEP_TEST_REFERENCE=FOLDER runs from start to end leave their digest and log there, which later
 starts of this script read.
 """
+
 import collections
 import hashlib
 import json
@@ -36,8 +37,7 @@ STEPS = 78  # 203 samples, 2 ranks of 4, 3 epochs
 
 
 def without_times(entries):
-    return [{name: value for name, value in entry.items() if "runtime" not in name and "per_second" not in name}
-            for entry in entries]
+    return [{name: value for name, value in entry.items() if "runtime" not in name and "per_second" not in name} for entry in entries]
 
 
 def log(output):
@@ -74,10 +74,21 @@ class ResumeTest(unittest.TestCase):
         self.output = self.directory / "out"
 
     def flags(self, output=None, **changes):
-        flags = {"model_name_or_path": self.shared / "model", "train_file": self.shared / "train.csv",
-                 "validation_file": self.shared / "validation.csv", "output_dir": output or self.output,
-                 "num_train_epochs": 3, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "eval_strategy": "steps",
-                 "eval_steps": EVAL_STEPS, "logging_steps": 1, "save_steps": 7, "disable_tqdm": True, **changes}
+        flags = {
+            "model_name_or_path": self.shared / "model",
+            "train_file": self.shared / "train.csv",
+            "validation_file": self.shared / "validation.csv",
+            "output_dir": output or self.output,
+            "num_train_epochs": 3,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 1e-3,
+            "eval_strategy": "steps",
+            "eval_steps": EVAL_STEPS,
+            "logging_steps": 1,
+            "save_steps": 7,
+            "disable_tqdm": True,
+            **changes,
+        }
         return {"--" + name.replace("_", "-"): value for name, value in flags.items() if value is not None}
 
     def run_to_end(self, ranks=2, **changes):
@@ -107,8 +118,13 @@ class ResumeTest(unittest.TestCase):
 
     def start(self, ranks=2, **changes):
         marker = f"LOCKSTEP_TEST_MARKER={self.directory.name}"
-        job = subprocess.Popen(tiny.command(self.flags(**changes), ranks), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True, env={**os.environ, marker.split("=")[0]: marker.split("=")[1]})
+        job = subprocess.Popen(
+            tiny.command(self.flags(**changes), ranks),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, marker.split("=")[0]: marker.split("=")[1]},
+        )
         self.addCleanup(lambda: job.poll() is None and job.kill())
         return job, marker
 
@@ -186,9 +202,19 @@ class ResumeTest(unittest.TestCase):
                 self.check_same_bits()
 
     def test_killed_with_a_divided_optimizer_an_average_and_accumulation(self):
-        for changes in ({"zero_redundancy_optimizer": True}, {"ema_decay": 0.9, "save_total_limit": 2},
-                        {"gradient_accumulation_steps": 3, "save_strategy": "epoch", "eval_strategy": "epoch", "eval_steps": None,
-                         "lr_scheduler_type": "reduce_lr_on_plateau", "optim": "sgd", "optim_args": "momentum=0.9"}):
+        for changes in (
+            {"zero_redundancy_optimizer": True},
+            {"ema_decay": 0.9, "save_total_limit": 2},
+            {
+                "gradient_accumulation_steps": 3,
+                "save_strategy": "epoch",
+                "eval_strategy": "epoch",
+                "eval_steps": None,
+                "lr_scheduler_type": "reduce_lr_on_plateau",
+                "optim": "sgd",
+                "optim_args": "momentum=0.9",
+            },
+        ):
             with self.subTest(**changes):
                 shutil.rmtree(self.output, ignore_errors=True)
                 self.killed_and_resumed(random.Random(7), **changes)
@@ -258,8 +284,7 @@ class ResumeTest(unittest.TestCase):
     def test_a_rank_whose_peer_has_died_neither_agrees_nor_saves(self):
         job, marker = self.start(save_steps=1000, num_train_epochs=1000)
         self.wait_for_step(job, 12)
-        stopped, killed = [pid for pid, environment in processes_with(marker).items()
-                           if any(entry.startswith(b"RANK=") for entry in environment)]
+        stopped, killed = [pid for pid, environment in processes_with(marker).items() if any(entry.startswith(b"RANK=") for entry in environment)]
         os.kill(killed, signal.SIGKILL)
         out, _ = job.communicate(timeout=20)  # far below lockrun's 30 s for ranks that are saving
         self.assertEqual(job.returncode, 137, out)
@@ -281,8 +306,11 @@ class ResumeTest(unittest.TestCase):
                 shutil.rmtree(self.output, ignore_errors=True)
                 self.stop(signal.SIGTERM, 75, zero_redundancy_optimizer=True, **changes)
                 done = self.steps_of(samples)
-                changes_now = {"zero_redundancy_optimizer": divided, "resume_from_checkpoint": "latest",
-                               "per_device_train_batch_size": 4 if ranks == 1 else 2}
+                changes_now = {
+                    "zero_redundancy_optimizer": divided,
+                    "resume_from_checkpoint": "latest",
+                    "per_device_train_batch_size": 4 if ranks == 1 else 2,
+                }
                 out = self.run_to_end(ranks, **{**changes, **changes_now})
                 if ranks == 1:
                     self.assertIn("1 rank instead of 2: gradient_accumulation_steps is 2, so that a step has 8 samples as before", out)
@@ -302,8 +330,9 @@ class ResumeTest(unittest.TestCase):
         return steps
 
     def test_what_cannot_be_resumed_is_refused_by_name(self):
-        self.fails(r"--resume-from-checkpoint latest: \S+/out has no complete checkpoint; give auto to begin at the start",
-                   resume_from_checkpoint="latest")
+        self.fails(
+            r"--resume-from-checkpoint latest: \S+/out has no complete checkpoint; give auto to begin at the start", resume_from_checkpoint="latest"
+        )
         self.run_to_end(max_steps=14, num_train_epochs=None)
         self.fails(r"--output-dir \S+/out holds another run \(checkpoint-14\); .* or --resume-from-checkpoint latest to continue it")
         resume = {"resume_from_checkpoint": "latest"}
@@ -316,8 +345,11 @@ class ResumeTest(unittest.TestCase):
         self.fails(r"/nosuch does not exist; expected the directory of a checkpoint", resume_from_checkpoint=self.directory / "nosuch", code=1)
         self.fails(r"/nosuch", resume_from_checkpoint=self.directory / "nosuch", output=self.directory / "new", code=1)
         self.run_to_end(output=self.directory / "model_only", save_only_model=True, max_steps=7, num_train_epochs=None)
-        self.fails(r"checkpoint-7 cannot be resumed from: it holds the model alone",
-                   resume_from_checkpoint=self.directory / "model_only/checkpoint-7", output=self.directory / "new")
+        self.fails(
+            r"checkpoint-7 cannot be resumed from: it holds the model alone",
+            resume_from_checkpoint=self.directory / "model_only/checkpoint-7",
+            output=self.directory / "new",
+        )
         self.assertEqual(checkpoints(self.output), [14, 7])
 
     def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(self):
@@ -340,8 +372,7 @@ class ResumeTest(unittest.TestCase):
     def test_a_second_job_in_the_same_output_dir_is_refused(self):
         first, _ = self.start(num_train_epochs=1000)
         self.wait_for_step(first, 12)
-        self.fails(r"--output-dir \S+/out is in use by another job: process \d+ on \S+, since", resume_from_checkpoint="auto",
-                   ranks=None)
+        self.fails(r"--output-dir \S+/out is in use by another job: process \d+ on \S+, since", resume_from_checkpoint="auto", ranks=None)
         first.send_signal(signal.SIGKILL)  # lockrun: its guardian ends the ranks
         first.communicate(timeout=TIMEOUT)
         self.run_to_end(resume_from_checkpoint="True", max_steps=checkpoints(self.output)[0] + 1, num_train_epochs=None)
@@ -349,8 +380,9 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("warning: nothing left to train", out)
 
     def test_the_best_model_at_the_end(self):
-        out = self.run_to_end(load_best_model_at_end=True, metric_for_best_model="accuracy", save_total_limit=1,
-                              save_steps=1000, max_steps=45, num_train_epochs=None)
+        out = self.run_to_end(
+            load_best_model_at_end=True, metric_for_best_model="accuracy", save_total_limit=1, save_steps=1000, max_steps=45, num_train_epochs=None
+        )
         evaluations = {entry["step"]: entry["eval_accuracy"] for entry in log(self.output) if "eval_accuracy" in entry}
         evaluations.pop(None, None)
         training = {step: value for step, value in evaluations.items() if step % 10 == 0 or step == 45}
@@ -359,8 +391,10 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual(digest(self.output), digest(self.output / f"checkpoint-{best}"))
         self.assertEqual(checkpoints(self.output), sorted({best, 45}, reverse=True)[:2])
         state = json.loads((self.output / "trainer_state.json").read_text())
-        self.assertEqual((state["best_global_step"], state["best_metric"], state["best_model_checkpoint"]),
-                         (best, training[best], str(self.output / f"checkpoint-{best}")))
+        self.assertEqual(
+            (state["best_global_step"], state["best_metric"], state["best_model_checkpoint"]),
+            (best, training[best], str(self.output / f"checkpoint-{best}")),
+        )
 
     def test_only_the_best(self):
         self.run_to_end(save_strategy="best", max_steps=45, num_train_epochs=None)
@@ -378,9 +412,12 @@ class ResumeTest(unittest.TestCase):
         for policy, code in (("stop", 1), ("continue", 74)):
             with self.subTest(policy):
                 line = " ".join(tiny.command(self.flags(output=mount / "out", save_failure=policy), 2))
-                done = subprocess.run([*prefix, "sh", "-c", f"mount -t tmpfs -o size=1200k none {mount} && {line}; code=$?;"
-                                       f"ls -a {mount}/out; exit $code"],
-                                      capture_output=True, text=True, timeout=TIMEOUT)
+                done = subprocess.run(
+                    [*prefix, "sh", "-c", f"mount -t tmpfs -o size=1200k none {mount} && {line}; code=$?;ls -a {mount}/out; exit $code"],
+                    capture_output=True,
+                    text=True,
+                    timeout=TIMEOUT,
+                )
                 out = done.stdout + done.stderr
                 self.assertEqual(done.returncode, code, out)
                 self.assertRegex(out, r"checkpoint-\d+ could not be saved: .*No space left on device")
@@ -397,8 +434,16 @@ class ResumeTest(unittest.TestCase):
         mount, saved, states = self.directory / "small", self.directory / "saved", self.directory / "states"
         for folder in (mount, saved, states):
             folder.mkdir()
-        flags = {"output": mount / "out", "ranks": None, "max_steps": 4, "num_train_epochs": None, "save_steps": 2, "eval_strategy": None,
-                 "eval_steps": None, "validation_file": None}
+        flags = {
+            "output": mount / "out",
+            "ranks": None,
+            "max_steps": 4,
+            "num_train_epochs": None,
+            "save_steps": 2,
+            "eval_strategy": None,
+            "eval_steps": None,
+            "validation_file": None,
+        }
 
         def line(**changes):
             named = {**flags, **changes}

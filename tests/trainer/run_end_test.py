@@ -27,8 +27,15 @@ class RunEndTest(unittest.TestCase):
         tiny.write_csv(self.dir / "validation.csv", tiny.make_rows(20, seed=2))
 
     def flags(self, **changes):
-        flags = {"model_name_or_path": tiny.prepared_model(), "train_file": self.dir / "train.csv", "output_dir": self.out,
-                 "validation_file": self.dir / "validation.csv", "per_device_train_batch_size": 4, "logging_steps": 1, "disable_tqdm": True}
+        flags = {
+            "model_name_or_path": tiny.prepared_model(),
+            "train_file": self.dir / "train.csv",
+            "output_dir": self.out,
+            "validation_file": self.dir / "validation.csv",
+            "per_device_train_batch_size": 4,
+            "logging_steps": 1,
+            "disable_tqdm": True,
+        }
         flags = {"--" + name.replace("_", "-"): value for name, value in flags.items()}
         return {**flags, **{name if name.startswith("--") else "--" + name.replace("_", "-"): value for name, value in changes.items()}}
 
@@ -53,8 +60,12 @@ class RunEndTest(unittest.TestCase):
         return int(found.group(1)) if found else None
 
     def report(self, *directories):
-        done = subprocess.run([str(tiny.BIN / "lockstep"), "report", *map(str, directories or [self.out]), "--output", str(self.dir / "page.html")],
-                              capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [str(tiny.BIN / "lockstep"), "report", *map(str, directories or [self.out]), "--output", str(self.dir / "page.html")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r": \d+ values, \d+ kB; open it in a browser: file:///\S+/page\.html\n$")
         text = (self.dir / "page.html").read_text()
@@ -169,8 +180,10 @@ class RunEndTest(unittest.TestCase):
                 (run,) = self.report()
                 step = run["steps"]
                 self.assertGreater(step, 0)
-                self.assertEqual((run["status"], run["detail"], run["kind"], run["error"]),
-                                 (f"stopped at step {step}", "max_time has passed, can be resumed", "wait", ""))
+                self.assertEqual(
+                    (run["status"], run["detail"], run["kind"], run["error"]),
+                    (f"stopped at step {step}", "max_time has passed, can be resumed", "wait", ""),
+                )
                 self.train(max_steps=step + 2, max_time=100, report_to=trackers, resume_from_checkpoint="auto")
                 self.assertFalse((self.out / "run_end.json").exists())
                 self.assertEqual(self.status(), ("finished", "", "good"))
@@ -187,8 +200,12 @@ class RunEndTest(unittest.TestCase):
 
     def test_a_run_that_fails_after_its_training(self):
         # Nobody can write what the program writes last.
-        job = subprocess.Popen(tiny.command(self.flags(max_steps=200, report_to=TRACKERS, do_predict=True, test_file=self.dir / "validation.csv"), 2),
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        job = subprocess.Popen(
+            tiny.command(self.flags(max_steps=200, report_to=TRACKERS, do_predict=True, test_file=self.dir / "validation.csv"), 2),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         self.addCleanup(lambda: job.poll() is None and job.kill())
         deadline = time.monotonic() + TIMEOUT
         while not (self.out / "metrics.jsonl").exists():
@@ -204,8 +221,9 @@ class RunEndTest(unittest.TestCase):
         self.assertIn("predictions.jsonl", run["error"])
 
     def test_a_run_that_is_killed_has_no_end(self):
-        job = subprocess.Popen(tiny.command(self.flags(max_steps=1_000_000, save_steps=5, report_to="jsonl"), 2),
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        job = subprocess.Popen(
+            tiny.command(self.flags(max_steps=1_000_000, save_steps=5, report_to="jsonl"), 2), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         self.addCleanup(lambda: job.poll() is None and job.kill())
         deadline = time.monotonic() + TIMEOUT
         while not (self.out / "checkpoint-10").exists():
@@ -225,7 +243,9 @@ class RunEndTest(unittest.TestCase):
         rates = [entry["train/samples_per_second"] for entry in tiny.json_lines(self.out / "metrics.jsonl") if "train/samples_per_second" in entry]
         self.assertEqual(rates, [])  # without --report-performance the report has the times of the records
         done = self.train(num_train_epochs=1, report_to=TRACKERS, resume_from_checkpoint="auto")
-        self.assertRegex(done.stderr, r"resuming from \S+/checkpoint-5, step 5/5\n(\[rank 0\]: )?warning: nothing left to train: \S+/checkpoint-5 is after step 5")
+        self.assertRegex(
+            done.stderr, r"resuming from \S+/checkpoint-5, step 5/5\n(\[rank 0\]: )?warning: nothing left to train: \S+/checkpoint-5 is after step 5"
+        )
         self.assertIn("5 steps, 1 epoch; nothing was left to train\n", done.stdout)
         self.assertRegex(done.stdout, r" train  \d\.\d{4} +-\n")
         for name in ("train_results.json", "all_results.json"):

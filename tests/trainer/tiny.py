@@ -1,4 +1,5 @@
 """A tiny random BERT, tiny data, and running bert_classify on them as a user would."""
+
 import csv
 import json
 import os
@@ -12,8 +13,9 @@ import random_bert
 import recorded
 
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
-WORDS = ("good great fine warm bright clever bad awful dull cold slow poor the a film plot actor scene story "
-         "end and but with of very not quite").split()
+WORDS = (
+    "good great fine warm bright clever bad awful dull cold slow poor the a film plot actor scene story end and but with of very not quite"
+).split()
 
 
 def make_model(directory, vocab_extra=0):
@@ -74,8 +76,7 @@ def command(arguments, ranks=None):
 
 
 def run(arguments, ranks=None, env=None, timeout=120):
-    return subprocess.run(command(arguments, ranks), capture_output=True, text=True, timeout=timeout,
-                          env={**os.environ, **(env or {})})
+    return subprocess.run(command(arguments, ranks), capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})})
 
 
 def history(output_dir):

@@ -1,4 +1,5 @@
 """What the tests of bert_ner and bert_qa share: a tiny random BERT whose words have several tokens, and runs of a recipe."""
+
 import json
 import os
 import pathlib
@@ -74,8 +75,9 @@ class RecipeCase(unittest.TestCase):
         flags = {**flags, "save_steps": 5, "save_strategy": "steps", "logging_steps": 1, "lr_scheduler_type": "constant"}
         self.run_it({**flags, "output_dir": whole}, ranks=2)
         segments = set(os.listdir("/dev/shm"))
-        job = subprocess.Popen(self.command({**flags, "output_dir": killed, "max_steps": 100000}, ranks=2), stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True)
+        job = subprocess.Popen(
+            self.command({**flags, "output_dir": killed, "max_steps": 100000}, ranks=2), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self.addCleanup(lambda: job.poll() is None and job.kill())
         deadline = time.monotonic() + 60
         while not (killed / "checkpoint-5").exists():

@@ -22,10 +22,20 @@ class TrackingTest(unittest.TestCase):
         tiny.write_csv(self.dir / "validation.csv", tiny.make_rows(20, seed=2))
 
     def run_training(self, flags, ranks=None, **environment):
-        return tiny.run({"--model-name-or-path": tiny.prepared_model(), "--train-file": self.dir / "train.csv", "--validation-file":
-                         self.dir / "validation.csv", "--output-dir": self.out, "--num-train-epochs": 1, "--eval-strategy": "epoch",
-                         "--logging-steps": 1, **flags}, ranks, {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "PYTHON_EXEC": sys.executable,
-                                                                **environment})
+        return tiny.run(
+            {
+                "--model-name-or-path": tiny.prepared_model(),
+                "--train-file": self.dir / "train.csv",
+                "--validation-file": self.dir / "validation.csv",
+                "--output-dir": self.out,
+                "--num-train-epochs": 1,
+                "--eval-strategy": "epoch",
+                "--logging-steps": 1,
+                **flags,
+            },
+            ranks,
+            {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "PYTHON_EXEC": sys.executable, **environment},
+        )
 
     def train(self, flags, ranks=None, **environment):
         done = self.run_training(flags, ranks, **environment)
@@ -34,8 +44,11 @@ class TrackingTest(unittest.TestCase):
     def files(self):
         """All files of trackers, run ids replaced."""
         kinds = (".csv", ".wandb")
-        return sorted(str(path.relative_to(self.out)) for path in self.out.rglob("*")
-                      if path.suffix in kinds or path.name.startswith(("metrics", "events", "run_id")))
+        return sorted(
+            str(path.relative_to(self.out))
+            for path in self.out.rglob("*")
+            if path.suffix in kinds or path.name.startswith(("metrics", "events", "run_id"))
+        )
 
     def run_file(self, name="metrics"):
         return json.loads((self.out / f"{name}.run.json").read_text())
@@ -54,8 +67,10 @@ class TrackingTest(unittest.TestCase):
 
     def rows(self):
         with open(self.out / "metrics.csv", newline="") as file:
-            return [(int(row["step"]), {name: float(value) for name, value in row.items() if value and name not in ("step", "time")})
-                    for row in csv.DictReader(file)]
+            return [
+                (int(row["step"]), {name: float(value) for name, value in row.items() if value and name not in ("step", "time")})
+                for row in csv.DictReader(file)
+            ]
 
     def test_a_run_that_is_overwritten_leaves_no_metrics(self):
         self.train({"--report-to": "jsonl,csv", "--report-ranks": "all"}, ranks=2)
@@ -86,7 +101,9 @@ class TrackingTest(unittest.TestCase):
         for ranks in (None, 2):
             done = self.run_training({"--report-to": "wandb,jsonl"}, ranks, PYTHON_EXEC="/bin/false")
             self.assertEqual(done.returncode, 2, done.stderr)
-            errors = [line for line in done.stderr.splitlines() if re.search("bert_classify: error: .*the tracker wandb needs Python 3 with the", line)]
+            errors = [
+                line for line in done.stderr.splitlines() if re.search("bert_classify: error: .*the tracker wandb needs Python 3 with the", line)
+            ]
             self.assertEqual(len(errors), 1, done.stderr)
             self.assertFalse((self.out / "model.safetensors").exists())
             shutil.rmtree(self.out)
@@ -143,8 +160,9 @@ class TrackingTest(unittest.TestCase):
         self.train({"--report-to": "jsonl,tensorboard", "--report-ranks": "all", "--run-id": "both"}, ranks=2)
         for rank, name in enumerate(("metrics", "metrics-rank1")):
             run = self.run_file(name)
-            self.assertEqual((run["id"], run["name"], run["group"], run["rank"], run["world_size"]),
-                             (f"both-rank{rank}", f"out-rank{rank}", "out", rank, 2))
+            self.assertEqual(
+                (run["id"], run["name"], run["group"], run["rank"], run["world_size"]), (f"both-rank{rank}", f"out-rank{rank}", "out", rank, 2)
+            )
             lines = tiny.json_lines(self.out / f"{name}.jsonl")
             self.assertTrue(all(line["rank/peak_memory_mb"] > 1 and line["rank/cpu_load"] >= 0 for line in lines))
             self.assertEqual(len(list(self.out.glob(f"tensorboard/both-rank{rank}/events*"))), 1)
@@ -172,7 +190,9 @@ class TrackingTest(unittest.TestCase):
                 for part in ("forward", "backward", "optimizer"):
                     self.assertGreater(line[f"train/time_{part}_ms"], 0)
                 # The parts are the whole.
-                self.assertAlmostEqual(sum(line[part] for part in parts), 1000 / line["train/steps_per_second"], delta=1e-6 * 1000 / line["train/steps_per_second"])
+                self.assertAlmostEqual(
+                    sum(line[part] for part in parts), 1000 / line["train/steps_per_second"], delta=1e-6 * 1000 / line["train/steps_per_second"]
+                )
                 # Each text has 6 tokens or more, [CLS] and [SEP] among them.
                 self.assertGreater(line["train/tokens_per_second"], 5 * line["train/samples_per_second"])
                 self.assertGreater(line["train/memory_mb_rank1"], 1)

@@ -12,17 +12,33 @@ import trainer_peer
 
 RUNNER = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "trainer_runner")
 LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
-COMMON = {"num_train_epochs": 3, "per_device_train_batch_size": 4, "learning_rate": 0.02, "logging_steps": 1, "weight_decay": 0.01,
-          "warmup_steps": 0.2, "adam_epsilon": 1e-6}
-SCHEDULES = {"linear": {}, "cosine": {}, "cosine_with_restarts": {"num_cycles": 2}, "polynomial": {"power": 2, "lr_end": 1e-5},
-             "constant": {}, "constant_with_warmup": {}, "inverse_sqrt": {}, "cosine_with_min_lr": {"min_lr_rate": 0.1},
-             "warmup_stable_decay": {"num_decay_steps": 5}}
+COMMON = {
+    "num_train_epochs": 3,
+    "per_device_train_batch_size": 4,
+    "learning_rate": 0.02,
+    "logging_steps": 1,
+    "weight_decay": 0.01,
+    "warmup_steps": 0.2,
+    "adam_epsilon": 1e-6,
+}
+SCHEDULES = {
+    "linear": {},
+    "cosine": {},
+    "cosine_with_restarts": {"num_cycles": 2},
+    "polynomial": {"power": 2, "lr_end": 1e-5},
+    "constant": {},
+    "constant_with_warmup": {},
+    "inverse_sqrt": {},
+    "cosine_with_min_lr": {"min_lr_rate": 0.1},
+    "warmup_stable_decay": {"num_decay_steps": 5},
+}
 
 
 class TrainerParityTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         from safetensors.torch import save_file
+
         cls.folder = tempfile.TemporaryDirectory()
         cls.path = pathlib.Path(cls.folder.name)
         save_file(trainer_peer.inputs(), cls.path / "inputs.safetensors")
@@ -42,11 +58,12 @@ class TrainerParityTest(unittest.TestCase):
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr)
         from safetensors.torch import load_file
-        return (json.loads((self.path / name / "trainer_state.json").read_text())["log_history"],
-                load_file(self.path / name / "model.safetensors"))
+
+        return (json.loads((self.path / name / "trainer_state.json").read_text())["log_history"], load_file(self.path / name / "model.safetensors"))
 
     def check(self, name, momentum=None, ranks=1, **more):
         import torch
+
         arguments = {**COMMON, **more}
         theirs = trainer_peer.RECORD.value(name, recorded.hash_of(arguments, momentum or {}), lambda: trainer_peer.train(arguments, momentum))
         if momentum is not None:

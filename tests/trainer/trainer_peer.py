@@ -11,10 +11,15 @@ SAMPLES, LENGTH, WORDS, WIDTH, TAGS = 30, 7, 11, 6, 5
 def inputs():
     """Ragged texts, whose padding has the label -100, and first weights. Two texts have no token at all."""
     import torch
+
     torch.manual_seed(4)
-    tensors = {"tokens": torch.randint(WORDS, (SAMPLES, LENGTH)), "labels": torch.randint(TAGS, (SAMPLES, LENGTH)),
-               "embedding.weight": torch.randn(WORDS, WIDTH, dtype=torch.float64),
-               "out.weight": torch.randn(TAGS, WIDTH, dtype=torch.float64), "out.bias": torch.randn(TAGS, dtype=torch.float64)}
+    tensors = {
+        "tokens": torch.randint(WORDS, (SAMPLES, LENGTH)),
+        "labels": torch.randint(TAGS, (SAMPLES, LENGTH)),
+        "embedding.weight": torch.randn(WORDS, WIDTH, dtype=torch.float64),
+        "out.weight": torch.randn(TAGS, WIDTH, dtype=torch.float64),
+        "out.bias": torch.randn(TAGS, dtype=torch.float64),
+    }
     lengths = torch.randint(0, LENGTH + 1, (SAMPLES,))
     lengths[3] = lengths[8] = 0
     tensors["labels"][torch.arange(LENGTH) >= lengths[:, None]] = -100
@@ -45,14 +50,25 @@ def train(arguments, momentum=None):
         return torch.nn.functional.cross_entropy(outputs["logits"].flatten(0, 1), labels.flatten(), reduction="sum") / num_items_in_batch
 
     with tempfile.TemporaryDirectory() as folder:
-        given = transformers.TrainingArguments(output_dir=folder, save_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True,
-                                               remove_unused_columns=False, logging_nan_inf_filter=False, **arguments)
+        given = transformers.TrainingArguments(
+            output_dir=folder,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            logging_nan_inf_filter=False,
+            **arguments,
+        )
         optimizers = {}
         if momentum is not None:
             optimizers["optimizers"] = (torch.optim.SGD(model.parameters(), given.learning_rate, **momentum), None)
         trainer = transformers.Trainer(
-            model=model, args=given, compute_loss_func=None if "label_smoothing_factor" in arguments else mean_over_all,
+            model=model,
+            args=given,
+            compute_loss_func=None if "label_smoothing_factor" in arguments else mean_over_all,
             train_dataset=[{"tokens": tokens, "labels": labels} for tokens, labels in zip(tensors["tokens"], tensors["labels"])],
-            **optimizers)
+            **optimizers,
+        )
         trainer.train()
         return {"log": trainer.state.log_history, "weights": {name: value.tolist() for name, value in model.state_dict().items()}}

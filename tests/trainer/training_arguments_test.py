@@ -1,7 +1,8 @@
 """TrainingArguments against transformers' dataclass, their files, and docs/training_arguments.md against the table.
 
-    training_arguments_test.py --write TOOL    writes the page's tables; TOOL: the built training_arguments_tool
+training_arguments_test.py --write TOOL    writes the page's tables; TOOL: the built training_arguments_tool
 """
+
 import dataclasses
 import json
 import os
@@ -38,22 +39,25 @@ def parts_of_page(all_tables):
     supported = []
     for group in dict.fromkeys(row["group"] for row in all_tables["rows"]):
         rows = [row for row in all_tables["rows"] if row["group"] == group]
-        supported.append(f"### {group}\n\n" + table(
-            ["argument", "default", "allowed", "meaning"],
-            [[f"`{row['name']}`", default_of(row, all_tables["defaults"]), row["expected"] or "-", row["help"]]
-             for row in rows]))
-    different = table(["argument", "transformers' default", "why"],
-                      [[f"`{row['name']}`", json.dumps(row["theirs"]), row["reason"]] for row in all_tables["different"]])
+        supported.append(
+            f"### {group}\n\n"
+            + table(
+                ["argument", "default", "allowed", "meaning"],
+                [[f"`{row['name']}`", default_of(row, all_tables["defaults"]), row["expected"] or "-", row["help"]] for row in rows],
+            )
+        )
+    different = table(
+        ["argument", "transformers' default", "why"],
+        [[f"`{row['name']}`", json.dumps(row["theirs"]), row["reason"]] for row in all_tables["different"]],
+    )
     refused = table(["argument", "why not"], [[f"`{row['name']}`", row["reason"]] for row in all_tables["refused"]])
-    resume = table(["argument", "its new value", "note"],
-                   [[f"`{row['name']}`", row["effect"], row["note"] or "-"] for row in all_tables["resume"]])
+    resume = table(["argument", "its new value", "note"], [[f"`{row['name']}`", row["effect"], row["note"] or "-"] for row in all_tables["resume"]])
     return {"supported": "\n\n".join(supported), "resume": resume, "different": different, "refused": refused}
 
 
 def rewritten(page, parts):
     for name, text in parts.items():
-        page, count = re.subn(f"(<!-- {name} -->\n).*?(\n<!-- end -->)", lambda found: found[1] + text + found[2], page,
-                              flags=re.DOTALL)
+        page, count = re.subn(f"(<!-- {name} -->\n).*?(\n<!-- end -->)", lambda found: found[1] + text + found[2], page, flags=re.DOTALL)
         assert count == 1, name
     return page
 
@@ -103,12 +107,21 @@ class TrainingArgumentsTest(unittest.TestCase):
     def test_files_of_transformers_are_read(self):
         import transformers
 
-        for changes in ({}, {"learning_rate": 3e-4, "num_train_epochs": 2.5, "warmup_steps": 0.1, "seed": 7},
-                        {"eval_strategy": "steps", "eval_steps": 0.25, "lr_scheduler_type": "polynomial",
-                         "lr_scheduler_kwargs": {"power": 2}, "data_seed": 3},
-                        {"eval_strategy": "epoch", "lr_scheduler_type": "reduce_lr_on_plateau", "optim": "sgd",
-                         "optim_args": "momentum=0.9,nesterov=true", "do_train": True, "use_cpu": True,
-                         "save_strategy": "no", "report_to": "none"}):
+        for changes in (
+            {},
+            {"learning_rate": 3e-4, "num_train_epochs": 2.5, "warmup_steps": 0.1, "seed": 7},
+            {"eval_strategy": "steps", "eval_steps": 0.25, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2}, "data_seed": 3},
+            {
+                "eval_strategy": "epoch",
+                "lr_scheduler_type": "reduce_lr_on_plateau",
+                "optim": "sgd",
+                "optim_args": "momentum=0.9,nesterov=true",
+                "do_train": True,
+                "use_cpu": True,
+                "save_strategy": "no",
+                "report_to": "none",
+            },
+        ):
             theirs = transformers.TrainingArguments(output_dir="somewhere", **changes)
             ours = self.read_fields(theirs.to_json_string())
             for name, value in theirs.to_dict().items():
@@ -118,28 +131,65 @@ class TrainingArgumentsTest(unittest.TestCase):
     def test_transformers_reads_our_files(self):
         import transformers
 
-        given = {"output_dir": "somewhere", "learning_rate": 3e-4, "max_steps": 7, "logging_steps": 10, "bf16": False,
-                 "lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 2}, "limit_train_batches": 0.5,
-                 "train_sampling_strategy": "group_by_length", "ddp_timeout": 60, "save_strategy": "best", "save_total_limit": 3,
-                 "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 10, "metric_for_best_model": "f1", "greater_is_better": True}
+        given = {
+            "output_dir": "somewhere",
+            "learning_rate": 3e-4,
+            "max_steps": 7,
+            "logging_steps": 10,
+            "bf16": False,
+            "lr_scheduler_type": "cosine",
+            "lr_scheduler_kwargs": {"num_cycles": 2},
+            "limit_train_batches": 0.5,
+            "train_sampling_strategy": "group_by_length",
+            "ddp_timeout": 60,
+            "save_strategy": "best",
+            "save_total_limit": 3,
+            "load_best_model_at_end": True,
+            "eval_strategy": "steps",
+            "eval_steps": 10,
+            "metric_for_best_model": "f1",
+            "greater_is_better": True,
+        }
         ours = self.read_fields(json.dumps(given))
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write(json.dumps(ours))
             file.flush()
-            (theirs,) = transformers.HfArgumentParser(transformers.TrainingArguments).parse_json_file(
-                file.name, allow_extra_keys=True)
+            (theirs,) = transformers.HfArgumentParser(transformers.TrainingArguments).parse_json_file(file.name, allow_extra_keys=True)
         for name, value in theirs.to_dict().items():
             if name in self.supported:
                 self.assertEqual(ours[name], as_ours(name, value), name)
 
     def test_what_is_written_reads_as_itself(self):
-        given = dict(self.tables["defaults"], max_time="01:02:03:04", greater_is_better=True, data_seed=2**63 + 1,
-                     optim="sgd", optim_args="momentum=0.9", metric_for_best_model="f1", ddp_backend="gloo",
-                     lr_scheduler_kwargs={"num_cycles": 2}, ddp_broadcast_buffers=False, val_check_interval=0.25,
-                     fast_dev_run=1, save_strategy="epoch", save_total_limit=2, load_best_model_at_end=True, eval_strategy="epoch",
-                     save_failure="retry", resume_from_checkpoint="auto", save_only_model=True, save_steps=0.5,
-                     train_sampling_strategy="sequential", logging_strategy="epoch", adam_epsilon=1e-9,
-                     report_to=["tensorboard", "csv"], run_name="a run", run_id="my-run_1", report_ranks="all", project="mine")
+        given = dict(
+            self.tables["defaults"],
+            max_time="01:02:03:04",
+            greater_is_better=True,
+            data_seed=2**63 + 1,
+            optim="sgd",
+            optim_args="momentum=0.9",
+            metric_for_best_model="f1",
+            ddp_backend="gloo",
+            lr_scheduler_kwargs={"num_cycles": 2},
+            ddp_broadcast_buffers=False,
+            val_check_interval=0.25,
+            fast_dev_run=1,
+            save_strategy="epoch",
+            save_total_limit=2,
+            load_best_model_at_end=True,
+            eval_strategy="epoch",
+            save_failure="retry",
+            resume_from_checkpoint="auto",
+            save_only_model=True,
+            save_steps=0.5,
+            train_sampling_strategy="sequential",
+            logging_strategy="epoch",
+            adam_epsilon=1e-9,
+            report_to=["tensorboard", "csv"],
+            run_name="a run",
+            run_id="my-run_1",
+            report_ranks="all",
+            project="mine",
+        )
         self.assertEqual(self.read_fields(json.dumps(given)), given)
         self.assertEqual(self.read_fields(json.dumps(self.tables["defaults"])), self.tables["defaults"])
         self.assertEqual(self.read_fields("{}"), self.tables["defaults"])
@@ -147,39 +197,42 @@ class TrainingArgumentsTest(unittest.TestCase):
 
     def test_mistakes_name_the_file_and_the_argument(self):
         for text, expected in (
-                ('{"fp16": true}', "fp16 is true, which is not supported: there is no gradient scaler; use bf16"),
-                ('{"save_on_each_node": true}', "save_on_each_node is true, which is not supported: all ranks write into one directory"),
-                ('{"save_steps": 0}', "save_steps is 0; it must be above 0"),
-                ('{"save_total_limit": 0}', "save_total_limit is 0; it must be 1 or more"),
-                ('{"save_strategy": "always"}', "save_strategy is always; it must be no, steps, epoch or best"),
-                ('{"load_best_model_at_end": true}', "load_best_model_at_end needs evaluations during training"),
-                ('{"load_best_model_at_end": true, "eval_strategy": "epoch", "save_strategy": "no"}',
-                 "load_best_model_at_end loads a checkpoint, but save_strategy is no"),
-                ('{"report_to": ["mlflow"]}', "report_to is mlflow; it must be none, all, or some of tensorboard, wandb, jsonl and csv"),
-                ('{"report_to": [1]}', r"report_to is \[1\]; expected a list of texts"),
-                ('{"run_id": "a/b"}', "run_id is a/b; it must be 1 to 128 letters"),
-                ('{"report_ranks": "1"}', "report_ranks is 1; it must be 0 or all"),
-                ('{"learning_rat": 1}', r"unknown argument learning_rat; did you mean learning_rate\?"),
-                ('{"warmup_ratio": 0.1}', r"unknown argument warmup_ratio; did you mean warmup_steps\?"),
-                ('{"save_step": 1}', r"unknown argument save_step; did you mean save_steps\?"),
-                ('{"qqqqqqqqqqqq": 1}', r"unknown argument qqqqqqqqqqqq$"),
-                ('{"max_steps": "many"}', 'max_steps is "many"; expected a whole number'),
-                ('{"max_steps": 1.5}', "max_steps is 1.5; expected a whole number"),
-                ('{"seed": -1}', "seed is -1; expected 0 or more"),
-                ('{"dataloader_num_workers": 3000000000}', "dataloader_num_workers is 3000000000; expected a smaller number"),
-                ('{"bf16": 1}', "bf16 is 1; expected true or false"),
-                ('{"optim": 1}', "optim is 1; expected a text"),
-                ('{"eval_strategy": "always"}', "eval_strategy is always; it must be no, steps or epoch"),
-                ('{"learning_rate": -1}', "learning_rate is -1; it must be 0 or more"),
-                ('{"max_steps": 1', "byte 16 is not JSON"), ("[]", "expected a JSON object")):
+            ('{"fp16": true}', "fp16 is true, which is not supported: there is no gradient scaler; use bf16"),
+            ('{"save_on_each_node": true}', "save_on_each_node is true, which is not supported: all ranks write into one directory"),
+            ('{"save_steps": 0}', "save_steps is 0; it must be above 0"),
+            ('{"save_total_limit": 0}', "save_total_limit is 0; it must be 1 or more"),
+            ('{"save_strategy": "always"}', "save_strategy is always; it must be no, steps, epoch or best"),
+            ('{"load_best_model_at_end": true}', "load_best_model_at_end needs evaluations during training"),
+            (
+                '{"load_best_model_at_end": true, "eval_strategy": "epoch", "save_strategy": "no"}',
+                "load_best_model_at_end loads a checkpoint, but save_strategy is no",
+            ),
+            ('{"report_to": ["mlflow"]}', "report_to is mlflow; it must be none, all, or some of tensorboard, wandb, jsonl and csv"),
+            ('{"report_to": [1]}', r"report_to is \[1\]; expected a list of texts"),
+            ('{"run_id": "a/b"}', "run_id is a/b; it must be 1 to 128 letters"),
+            ('{"report_ranks": "1"}', "report_ranks is 1; it must be 0 or all"),
+            ('{"learning_rat": 1}', r"unknown argument learning_rat; did you mean learning_rate\?"),
+            ('{"warmup_ratio": 0.1}', r"unknown argument warmup_ratio; did you mean warmup_steps\?"),
+            ('{"save_step": 1}', r"unknown argument save_step; did you mean save_steps\?"),
+            ('{"qqqqqqqqqqqq": 1}', r"unknown argument qqqqqqqqqqqq$"),
+            ('{"max_steps": "many"}', 'max_steps is "many"; expected a whole number'),
+            ('{"max_steps": 1.5}', "max_steps is 1.5; expected a whole number"),
+            ('{"seed": -1}', "seed is -1; expected 0 or more"),
+            ('{"dataloader_num_workers": 3000000000}', "dataloader_num_workers is 3000000000; expected a smaller number"),
+            ('{"bf16": 1}', "bf16 is 1; expected true or false"),
+            ('{"optim": 1}', "optim is 1; expected a text"),
+            ('{"eval_strategy": "always"}', "eval_strategy is always; it must be no, steps or epoch"),
+            ('{"learning_rate": -1}', "learning_rate is -1; it must be 0 or more"),
+            ('{"max_steps": 1', "byte 16 is not JSON"),
+            ("[]", "expected a JSON object"),
+        ):
             done = self.read(text)
             self.assertNotEqual(done.returncode, 0, text)
             self.assertRegex(done.stderr.strip(), r"^training_arguments_tool: error: /.*\.json: " + expected)
 
     def test_the_page_is_the_table(self):
         page = PAGE.read_text()
-        self.assertEqual(page, rewritten(page, parts_of_page(self.tables)),
-                         "docs/training_arguments.md is out of date; see this test's first lines")
+        self.assertEqual(page, rewritten(page, parts_of_page(self.tables)), "docs/training_arguments.md is out of date; see this test's first lines")
 
 
 if __name__ == "__main__":

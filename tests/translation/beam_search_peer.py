@@ -24,8 +24,15 @@ def as_transformers_model(inner):
         device = torch.device("cpu")
 
         def __init__(self):
-            super().__init__(PretrainedConfig(is_encoder_decoder=True, pad_token_id=original.PAD, bos_token_id=original.SOS,
-                                              eos_token_id=original.EOS, decoder_start_token_id=original.SOS))
+            super().__init__(
+                PretrainedConfig(
+                    is_encoder_decoder=True,
+                    pad_token_id=original.PAD,
+                    bos_token_id=original.SOS,
+                    eos_token_id=original.EOS,
+                    decoder_start_token_id=original.SOS,
+                )
+            )
             self.encoder, self.inner = Encoder(), inner
 
         def get_encoder(self, *_, **__):
@@ -37,8 +44,9 @@ def as_transformers_model(inner):
         def forward(self, decoder_input_ids=None, encoder_outputs=None, attention_mask=None, **_):
             length = decoder_input_ids.shape[1]
             causal = torch.ones(1, 1, length, length, dtype=torch.bool).tril()
-            x = inner.decoder(inner.tgt_pos(inner.tgt_embed(decoder_input_ids)), encoder_outputs.last_hidden_state,
-                              attention_mask[:, None, None, :].bool(), causal)
+            x = inner.decoder(
+                inner.tgt_pos(inner.tgt_embed(decoder_input_ids)), encoder_outputs.last_hidden_state, attention_mask[:, None, None, :].bool(), causal
+            )
             return Seq2SeqLMOutput(logits=inner.projection_layer(x))
 
     return Model().eval()
@@ -50,9 +58,18 @@ def beam_search(inner, source, num_beams, length_penalty, most):
 
     def compute():
         found = as_transformers_model(inner).generate(
-            source, attention_mask=(source != original.PAD).long(), num_beams=num_beams, max_new_tokens=most, do_sample=False,
-            early_stopping=True, length_penalty=length_penalty, suppress_tokens=[original.PAD], use_cache=False,
-            return_dict_in_generate=True, output_scores=True)
+            source,
+            attention_mask=(source != original.PAD).long(),
+            num_beams=num_beams,
+            max_new_tokens=most,
+            do_sample=False,
+            early_stopping=True,
+            length_penalty=length_penalty,
+            suppress_tokens=[original.PAD],
+            use_cache=False,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
         rows = [[word for word in row[1:] if word not in (original.PAD, original.EOS)] for row in found.sequences.tolist()]
         return [list(pair) for pair in zip(rows, found.sequences_scores.tolist())]
 

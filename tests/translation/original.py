@@ -37,7 +37,7 @@ class Positions(nn.Module):
         self.register_buffer("pe", table)
 
     def forward(self, x):
-        return self.dropout(x + self.pe[:, :x.shape[1]])
+        return self.dropout(x + self.pe[:, : x.shape[1]])
 
 
 class Embed(nn.Module):
@@ -143,8 +143,7 @@ class Projection(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, source_vocab_size, target_vocab_size, seq_len=350, d_model=512, num_layers=6, num_heads=8, d_ff=2048,
-                 dropout=0.1):
+    def __init__(self, source_vocab_size, target_vocab_size, seq_len=350, d_model=512, num_layers=6, num_heads=8, d_ff=2048, dropout=0.1):
         super().__init__()
         self.encoder = Stack([EncoderLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)], d_model)
         self.decoder = Stack([DecoderLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)], d_model)
@@ -204,7 +203,7 @@ class Transformer(nn.Module):
         ended = torch.zeros(batch, dtype=torch.bool)
         rows = [[] for _ in range(batch)]
         for step in range(most):
-            x = self.tgt_embed(ids) + self.tgt_pos.pe[:, step:step + 1]
+            x = self.tgt_embed(ids) + self.tgt_pos.pe[:, step : step + 1]
             for layer, cache in zip(self.decoder.layers, caches):
                 attention, connections = layer.self_attention_block, layer.residual_connections
                 y = connections[0].norm(x)
@@ -229,5 +228,4 @@ class Transformer(nn.Module):
 
 
 def loss_of(logits, labels, label_smoothing=0.1):
-    return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), ignore_index=PAD,
-                                       label_smoothing=label_smoothing)
+    return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), ignore_index=PAD, label_smoothing=label_smoothing)

@@ -94,10 +94,27 @@ class RecipeTest(unittest.TestCase):
     def test_configuration_of_the_original_program(self):
         config = self.path / "config.json"
         output = self.path / "configured"
-        config.write_text(json.dumps({"batch_size": 40, "num_epochs": 1, "lr": 1e-3, "seq_len": 12, "d_model": 32, "num_layers": 1,
-                                      "num_heads": 2, "d_ff": 48, "data_dir": str(self.data), "lang_src": "en", "lang_tgt": "it",
-                                      "model_folder": str(output), "model_basename": "tmodel_{0:02d}.pt", "preload": "latest",
-                                      "tokenizer_file": "tokenizer_{0}.json"}))
+        config.write_text(
+            json.dumps(
+                {
+                    "batch_size": 40,
+                    "num_epochs": 1,
+                    "lr": 1e-3,
+                    "seq_len": 12,
+                    "d_model": 32,
+                    "num_layers": 1,
+                    "num_heads": 2,
+                    "d_ff": 48,
+                    "data_dir": str(self.data),
+                    "lang_src": "en",
+                    "lang_tgt": "it",
+                    "model_folder": str(output),
+                    "model_basename": "tmodel_{0:02d}.pt",
+                    "preload": "latest",
+                    "tokenizer_file": "tokenizer_{0}.json",
+                }
+            )
+        )
         done = self.run_recipe("--config", config, "--disable-tqdm", "--d-ff", 64)
         self.assertIn("240 samples, 6 steps of 40 samples", done.stdout)
         self.assertEqual(json.loads((output / "config.json").read_text())["d_ff"], 64)  # flags win
@@ -138,8 +155,14 @@ class RecipeTest(unittest.TestCase):
         # What it translates to and from.
         self.assertIn("cannot read", self.run_recipe("--model-dir", output, "--input", self.path, code=1).stderr)
         with open("/dev/full", "w") as full:
-            done = subprocess.run([str(BIN / "translate"), "--model-dir", str(output), "--input", "-"], input="one.\n", text=True,
-                                  stdout=full, stderr=subprocess.PIPE, timeout=120)
+            done = subprocess.run(
+                [str(BIN / "translate"), "--model-dir", str(output), "--input", "-"],
+                input="one.\n",
+                text=True,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                timeout=120,
+            )
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot write the translations: No space left on device", done.stderr)
 
@@ -162,8 +185,11 @@ class RecipeTest(unittest.TestCase):
         # What is translated: the first line is the same sentence with a mark, a second mark is an unknown word.
         sentences = "two nine.\ntwo nine.\n"
         (self.path / "marked.txt").write_text("\ufeff" + sentences, encoding="utf-8")
-        for words, stdin in ((("--input", self.path / "marked.txt"), ""), (("--input", "-"), "\ufeff" + sentences),
-                             (("--interactive",), "\ufeff" + sentences)):
+        for words, stdin in (
+            (("--input", self.path / "marked.txt"), ""),
+            (("--input", "-"), "\ufeff" + sentences),
+            (("--interactive",), "\ufeff" + sentences),
+        ):
             lines = self.run_recipe("--model-dir", outputs[0], *words, stdin=stdin).stdout.splitlines()
             self.assertEqual(len(lines), 2)
             self.assertEqual(lines[0], lines[1], words)
@@ -177,11 +203,12 @@ class RecipeTest(unittest.TestCase):
         lines = ["two nine.", "one " * 11, "", ten, "two " * 300]
         path = self.path / "lines.txt"
         path.write_text("\n".join(lines) + "\n")
-        wanted = [self.run_recipe("--model-dir", output, "--input", "-", stdin=line + "\n").stdout[:-1]
-                  for line in (lines[0], ten, "two " * 10)]
+        wanted = [self.run_recipe("--model-dir", output, "--input", "-", stdin=line + "\n").stdout[:-1] for line in (lines[0], ten, "two " * 10)]
         told = f"translate: 2 of 5 lines of {path} "
-        for words, second, last, said in (((), "", "", "are too long, and their translations empty"),
-                                          (("--overlong", "cut"), wanted[1], wanted[2], "were cut")):
+        for words, second, last, said in (
+            ((), "", "", "are too long, and their translations empty"),
+            (("--overlong", "cut"), wanted[1], wanted[2], "were cut"),
+        ):
             done = self.run_recipe("--model-dir", output, "--input", path, *words)
             self.assertEqual(done.stdout.split("\n"), [wanted[0], second, "", wanted[1], last, ""])
             self.assertIn(told + said + "; the first: text 2 has 11 words; the model takes 10.", done.stderr)
@@ -212,15 +239,24 @@ class RecipeTest(unittest.TestCase):
         folder = self.folder("bad", [*good[:4], ("one", "uno " * 11), *good[4:], ("two " * 12, "due")])
         self.refused("train.it:5: the sentence has 11 words, the model takes 10 (seq_len 12", "--data-dir", folder, "--validation-split", 0)
         done = self.train(self.path / "dropped", "--data-dir", folder, "--drop-overlong", "--max-steps", 1, "--validation-split", 0)
-        self.assertIn("30 pairs to train on, 0 to validate on, 2 too long and left out "
-                      f"(the first: {folder}/train.it:5: the sentence has 11 words)", done.stdout)
+        self.assertIn(
+            f"30 pairs to train on, 0 to validate on, 2 too long and left out (the first: {folder}/train.it:5: the sentence has 11 words)",
+            done.stdout,
+        )
         (folder / "train.en").write_bytes(b"one\ntw\xffo\n")
         self.refused("train.en:2: byte 3 is not UTF-8", "--data-dir", folder)
         (folder / "train.en").write_bytes(b"")
         self.refused("train.en is empty", "--data-dir", folder)
         self.refused("no data: give --data-dir")
-        self.refused("--tokens-per-batch and --per-device-train-batch-size exclude each other", "--data-dir", self.data,
-                     "--tokens-per-batch", 100, "--per-device-train-batch-size", 4)
+        self.refused(
+            "--tokens-per-batch and --per-device-train-batch-size exclude each other",
+            "--data-dir",
+            self.data,
+            "--tokens-per-batch",
+            100,
+            "--per-device-train-batch-size",
+            4,
+        )
         self.refused("are both en", "--data-dir", self.data, "--lang-tgt", "en")
         self.refused("--preload is first; expected latest or the number of an epoch", "--data-dir", self.data, "--preload", "first")
         self.refused("--d-model of the transformer is 33; it must be even and a multiple of --num-heads", "--data-dir", self.data, "--d-model", 33)
@@ -237,8 +273,10 @@ class RecipeTest(unittest.TestCase):
         del tokens["model"]["vocab"]["[SOS]"]
         tokens["added_tokens"] = [token for token in tokens["added_tokens"] if token["content"] != "[SOS]"]
         (output / "tokenizer_en.json").write_text(json.dumps(tokens))
-        self.assertIn("tokenizer_en.json has no token [SOS]",
-                      self.run_recipe("--data-dir", self.data, "--tokenizer-dir", output, *TINY, "--output-dir", self.path / "x", code=1).stderr)
+        self.assertIn(
+            "tokenizer_en.json has no token [SOS]",
+            self.run_recipe("--data-dir", self.data, "--tokenizer-dir", output, *TINY, "--output-dir", self.path / "x", code=1).stderr,
+        )
         self.assertIn("config.json", self.run_recipe("--model-dir", self.data, "--input", "-", code=1).stderr)
 
 

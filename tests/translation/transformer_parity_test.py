@@ -35,9 +35,11 @@ def samples(count, seed):
     generator = torch.Generator().manual_seed(seed)
     source = sentences(count, SIZES["source_vocab_size"], 17, generator)
     target = sentences(count, SIZES["target_vocab_size"], 15, generator)
-    return {"source": padded([[original.SOS, *row, original.EOS] for row in source]),
-            "target": padded([[original.SOS, *row] for row in target]),
-            "labels": padded([[*row, original.EOS] for row in target])}
+    return {
+        "source": padded([[original.SOS, *row, original.EOS] for row in source]),
+        "target": padded([[original.SOS, *row] for row in target]),
+        "labels": padded([[*row, original.EOS] for row in target]),
+    }
 
 
 class TransformerParityTest(unittest.TestCase):
@@ -58,8 +60,9 @@ class TransformerParityTest(unittest.TestCase):
                     parameter.mul_(gain)
         directory = self.path / "model"
         directory.mkdir(exist_ok=True)
-        (directory / "config.json").write_text(json.dumps(
-            {"model_type": "lockstep_translation_transformer", **SIZES, "dropout": 0.0, "pad_token_id": original.PAD}))
+        (directory / "config.json").write_text(
+            json.dumps({"model_type": "lockstep_translation_transformer", **SIZES, "dropout": 0.0, "pad_token_id": original.PAD})
+        )
         save_file(model.state_dict(), directory / "model.safetensors")
         return model.eval()
 
@@ -86,7 +89,7 @@ class TransformerParityTest(unittest.TestCase):
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-9)
         losses, first = [], None
         for step in range(STEPS):
-            batch = {name: tensor[step * BATCH:(step + 1) * BATCH] for name, tensor in inputs.items()}
+            batch = {name: tensor[step * BATCH : (step + 1) * BATCH] for name, tensor in inputs.items()}
             loss = original.loss_of(model(batch["source"], batch["target"]), batch["labels"])
             optimizer.zero_grad()
             loss.backward()
@@ -101,14 +104,25 @@ class TransformerParityTest(unittest.TestCase):
         losses, first, model = self.theirs(inputs)
         self.model()
         save_file(inputs, self.path / "inputs.safetensors")
-        (self.path / "arguments.json").write_text(json.dumps(
-            {"per_device_train_batch_size": BATCH // ranks, "num_train_epochs": 1, "learning_rate": 1e-3,
-             "lr_scheduler_type": "constant", "adam_epsilon": 1e-9, "max_grad_norm": 0,
-             "logging_steps": 1, "save_strategy": "no", "train_sampling_strategy": "sequential", "disable_tqdm": True}))
+        (self.path / "arguments.json").write_text(
+            json.dumps(
+                {
+                    "per_device_train_batch_size": BATCH // ranks,
+                    "num_train_epochs": 1,
+                    "learning_rate": 1e-3,
+                    "lr_scheduler_type": "constant",
+                    "adam_epsilon": 1e-9,
+                    "max_grad_norm": 0,
+                    "logging_steps": 1,
+                    "save_strategy": "no",
+                    "train_sampling_strategy": "sequential",
+                    "disable_tqdm": True,
+                }
+            )
+        )
         output = self.path / f"out-{ranks}"
         output.mkdir()
-        self.run_ours("train", self.path / "model", self.path / "inputs.safetensors", self.path / "arguments.json",
-                      output, ranks=ranks)
+        self.run_ours("train", self.path / "model", self.path / "inputs.safetensors", self.path / "arguments.json", output, ranks=ranks)
         log = [entry for entry in json.loads((output / "trainer_state.json").read_text())["log_history"] if "loss" in entry]
         self.assertEqual(len(log), STEPS)
         for step, (entry, loss) in enumerate(zip(log, losses)):

@@ -61,15 +61,15 @@ class DecodeParity(unittest.TestCase):
         draw = np.random.default_rng(1)
         files = {}
         for width, height in ((1, 1), (7, 5), (33, 20)):
-            for color, channels, depths in ((0, 1, (1, 2, 4, 8, 16)), (2, 3, (8, 16)), (3, 1, (1, 2, 4, 8)),
-                                            (4, 2, (8, 16)), (6, 4, (8, 16))):
+            for color, channels, depths in ((0, 1, (1, 2, 4, 8, 16)), (2, 3, (8, 16)), (3, 1, (1, 2, 4, 8)), (4, 2, (8, 16)), (6, 4, (8, 16))):
                 for depth in depths:
                     rows = [draw.bytes((width * channels * depth + 7) // 8) for _ in range(height)]
                     palette = chunk(b"PLTE", draw.bytes(3 * 2**depth)) if color == 3 else b""
                     files[f"{color}-{depth}-{width}.png"] = png(width, height, depth, color, rows, palette)
                     if color == 3:  # and with transparent colors
                         files[f"{color}-{depth}-{width}-t.png"] = png(
-                            width, height, depth, color, rows, palette + chunk(b"tRNS", bytes(range(2**depth))))
+                            width, height, depth, color, rows, palette + chunk(b"tRNS", bytes(range(2**depth)))
+                        )
         files["t-gray.png"] = png(4, 2, 8, 0, [b"\1\2\3\4", b"\5\6\7\1"], chunk(b"tRNS", b"\0\1"))
         files["t-gray16.png"] = png(2, 1, 16, 0, [b"\0\1\2\3"], chunk(b"tRNS", b"\0\1"))
         files["t-rgb.png"] = png(2, 1, 8, 2, [b"\1\2\3\4\5\6"], chunk(b"tRNS", b"\0\1\0\2\0\3"))
@@ -85,8 +85,7 @@ class DecodeParity(unittest.TestCase):
         passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
         data = b"".join(b"\0" + row.tobytes() for top, left, down, right in passes for row in pixels[top::down, left::right])
         header = struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 1)
-        content = (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) +
-                   chunk(b"IEND", b""))
+        content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
         self.compare({"adam7.png": content}, 0)
 
     def test_jpeg_of_every_subsampling_is_within_two_levels_of_pillow(self):
@@ -97,8 +96,7 @@ class DecodeParity(unittest.TestCase):
                 for quality in (30, 75, 95):
                     for progressive in (False, True):
                         name = f"{height}-{subsampling.replace(':', '')}-{quality}-{progressive}.jpg"
-                        files[name] = saved(image, format="JPEG", subsampling=subsampling, quality=quality,
-                                            progressive=progressive)
+                        files[name] = saved(image, format="JPEG", subsampling=subsampling, quality=quality, progressive=progressive)
             files[f"{height}-gray.jpg"] = saved(image.convert("L"), format="JPEG")
             files[f"{height}-cmyk.jpg"] = saved(image.convert("CMYK"), format="JPEG")
             files[f"{height}-rgb.jpg"] = saved(image, format="JPEG", keep_rgb=True)
@@ -113,12 +111,12 @@ class DecodeParity(unittest.TestCase):
             "empty.png": (b"", "is empty"),
             "text.png": (b"no picture at all", "neither a PNG nor a JPEG"),
             "gif.png": (saved(Image.fromarray(photo(4, 4)), format="GIF"), "neither a PNG nor a JPEG"),
-            "cut.png": (good_png[:len(good_png) // 2], "no valid PNG"),
+            "cut.png": (good_png[: len(good_png) // 2], "no valid PNG"),
             "cut-header.png": (good_png[:20], "no valid PNG"),
             "no-end.png": (good_png[:-12], "no valid PNG"),
             "broken.png": (bytes(broken), "no valid PNG"),
             "bomb.png": (png(60000, 60000, 8, 0, [b"\0"]), "60000 x 60000 pixels"),
-            "cut.jpg": (good_jpeg[:len(good_jpeg) // 2], "no valid JPEG"),
+            "cut.jpg": (good_jpeg[: len(good_jpeg) // 2], "no valid JPEG"),
             "cut-header.jpg": (good_jpeg[:30], "no valid JPEG"),
         }
         with tempfile.TemporaryDirectory() as directory:
@@ -128,9 +126,20 @@ class DecodeParity(unittest.TestCase):
                 path = os.path.join(directory, name, "train", "a", name)
                 with open(path, "wb") as file:
                     file.write(content)
-                questions.append(dict(ask="batches", directory=os.path.join(directory, name), split="train",
-                                      transforms={}, seed=0, epoch=0, samples=[0], batch_size=1, workers=1,
-                                      output=os.path.join(directory, "out")))
+                questions.append(
+                    dict(
+                        ask="batches",
+                        directory=os.path.join(directory, name),
+                        split="train",
+                        transforms={},
+                        seed=0,
+                        epoch=0,
+                        samples=[0],
+                        batch_size=1,
+                        workers=1,
+                        output=os.path.join(directory, "out"),
+                    )
+                )
             for (name, (_, wanted)), answer in zip(files.items(), ask(questions), strict=True):
                 with self.subTest(name):
                     self.assertIsInstance(answer, Exception)

@@ -30,8 +30,23 @@ class PictureSets(unittest.TestCase):
     def pixels(self, samples, split="train", **question):
         """uint8 [samples, 3, height, width], from the normalized values."""
         output = self.directory / "out"
-        answer = ask([dict(ask="batches", directory=str(self.directory), split=split, transforms={}, seed=0, epoch=0,
-                           samples=samples, batch_size=len(samples), workers=0, output=str(output), **question)])[0]
+        answer = ask(
+            [
+                dict(
+                    ask="batches",
+                    directory=str(self.directory),
+                    split=split,
+                    transforms={},
+                    seed=0,
+                    epoch=0,
+                    samples=samples,
+                    batch_size=len(samples),
+                    workers=0,
+                    output=str(output),
+                    **question,
+                )
+            ]
+        )[0]
         self.assertFalse(isinstance(answer, Exception), answer)
         values = np.fromfile(output, np.float32).reshape(answer["shape"])
         mean, std = np.array([[0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]]).reshape(2, 1, 3, 1, 1)
@@ -76,8 +91,10 @@ class PictureSets(unittest.TestCase):
         answer = self.ask()
         train = [sets[f"data_batch_{k}.bin"] for k in range(1, 6)]
         self.assertEqual(answer["labels"], [int(x) for labels, _ in train for x in labels[:, 0]])
-        self.assertEqual([source.split("data_batch_")[1] for source in answer["sources"]],
-                         [f"{k}.bin, record {i + 1}" for k, (labels, _) in enumerate(train, 1) for i in range(len(labels))])
+        self.assertEqual(
+            [source.split("data_batch_")[1] for source in answer["sources"]],
+            [f"{k}.bin, record {i + 1}" for k, (labels, _) in enumerate(train, 1) for i in range(len(labels))],
+        )
         self.assertTrue((self.pixels(list(range(18))) == np.concatenate([p for _, p in train]).reshape(-1, 3, 32, 32)).all())
         self.assertEqual(len(self.ask("test")["labels"]), 4)
 
@@ -102,8 +119,7 @@ class PictureSets(unittest.TestCase):
         content = bytearray((self.directory / "data_batch_3.bin").read_bytes())
         content[3073] = 10
         (self.directory / "data_batch_3.bin").write_bytes(content)
-        self.assert_refused(self.ask(kind="cifar10", records_per_file=5),
-                            "data_batch_3.bin, record 2: label 10; expected 0 to 9")
+        self.assert_refused(self.ask(kind="cifar10", records_per_file=5), "data_batch_3.bin, record 2: label 10; expected 0 to 9")
         (self.directory / "batches.meta.txt").write_text("one\ntwo\n")
         self.assert_refused(self.ask(kind="cifar10", records_per_file=5), "batches.meta.txt has 2 names; expected 10")
 
@@ -145,9 +161,13 @@ class PictureSets(unittest.TestCase):
         raw, _ = self.write_mnist()
         images, labels = raw / "train-images-idx3-ubyte", raw / "train-labels-idx1-ubyte"
         good, good_labels = images.read_bytes(), labels.read_bytes()
-        for content, wanted in ((good[:-1], "behind its header, which says 7 x 28 x 28"), (good + b"x", "7 x 28 x 28"),
-                                (good_labels, "no IDX file of bytes in 3 dimensions"), (good[:10], "no IDX file"),
-                                (b"\0\0\x08\x03" + b"\xff" * 12, "is it cut off?")):
+        for content, wanted in (
+            (good[:-1], "behind its header, which says 7 x 28 x 28"),
+            (good + b"x", "7 x 28 x 28"),
+            (good_labels, "no IDX file of bytes in 3 dimensions"),
+            (good[:10], "no IDX file"),
+            (b"\0\0\x08\x03" + b"\xff" * 12, "is it cut off?"),
+        ):
             images.write_bytes(content)
             self.assert_refused(self.ask(), "train-images-idx3-ubyte", wanted)
         images.write_bytes(good)
@@ -169,8 +189,13 @@ class PictureSets(unittest.TestCase):
             self.assertEqual(answer["labels"], wanted[0]["labels"])
             self.assertTrue((self.pixels(list(range(7))) == wanted[1]).all())
         self.assertTrue(answer["sources"][2].endswith("train-images-idx3-ubyte.gz, record 3"))
-        for content, why in ((packed[:-12], "cannot be unpacked; is it whole?"), (content, "it is not packed by gzip"), (b"", "is empty"),
-                             (packed[:20] + b"\xff" + packed[21:], "cannot be unpacked"), (gzip.compress(content[:-1]), "is it cut off?")):
+        for content, why in (
+            (packed[:-12], "cannot be unpacked; is it whole?"),
+            (content, "it is not packed by gzip"),
+            (b"", "is empty"),
+            (packed[:20] + b"\xff" + packed[21:], "cannot be unpacked"),
+            (gzip.compress(content[:-1]), "is it cut off?"),
+        ):
             (raw / (name + ".gz")).write_bytes(content)
             self.assert_refused(self.ask(), name + ".gz", why)
 
@@ -194,8 +219,22 @@ class PictureSets(unittest.TestCase):
         (self.directory / "train" / "apps" / "z.png").symlink_to("/nowhere/z.png")
         peer = torchvision.datasets.ImageFolder(self.directory / "train")
         self.assertEqual(self.ask()["sources"], [path for path, _ in peer.samples])
-        answer = ask([dict(ask="batches", directory=str(self.directory), split="train", transforms={}, seed=0, epoch=0,
-                           samples=[2], batch_size=1, workers=0, output=str(self.directory / "out"))])[0]
+        answer = ask(
+            [
+                dict(
+                    ask="batches",
+                    directory=str(self.directory),
+                    split="train",
+                    transforms={},
+                    seed=0,
+                    epoch=0,
+                    samples=[2],
+                    batch_size=1,
+                    workers=0,
+                    output=str(self.directory / "out"),
+                )
+            ]
+        )[0]
         self.assert_refused(answer, "z.png", "No such file", "(sample 2)")
 
     def test_a_folder_that_cannot_be_read_is_named(self):
@@ -205,15 +244,40 @@ class PictureSets(unittest.TestCase):
 
     def test_a_file_that_is_cut_off_while_it_is_in_use(self):
         self.write_cifar10()
-        answer = ask([dict(ask="cut_off", directory=str(self.directory), split="train", kind="cifar10", records_per_file=5,
-                           file=str(self.directory / "data_batch_1.bin"), bytes=0)])[0]
+        answer = ask(
+            [
+                dict(
+                    ask="cut_off",
+                    directory=str(self.directory),
+                    split="train",
+                    kind="cifar10",
+                    records_per_file=5,
+                    file=str(self.directory / "data_batch_1.bin"),
+                    bytes=0,
+                )
+            ]
+        )[0]
         self.assert_refused(answer, "data_batch_1.bin was cut off while it was in use: 0 of 15365 bytes")
 
     def test_samples_that_are_not_there(self):
         write_icons(self.directory)
         for sample in (12, 10**6, -1):
-            answer = ask([dict(ask="batches", directory=str(self.directory), split="train", transforms={}, seed=0, epoch=0,
-                               samples=[sample], batch_size=1, workers=1, output=str(self.directory / "out"))])[0]
+            answer = ask(
+                [
+                    dict(
+                        ask="batches",
+                        directory=str(self.directory),
+                        split="train",
+                        transforms={},
+                        seed=0,
+                        epoch=0,
+                        samples=[sample],
+                        batch_size=1,
+                        workers=1,
+                        output=str(self.directory / "out"),
+                    )
+                ]
+            )[0]
             self.assert_refused(answer, f"there is no sample {sample}; there are 12 pictures")
 
     def test_bad_folders(self):
@@ -229,8 +293,17 @@ class PictureSets(unittest.TestCase):
     def test_sizes_that_differ(self):
         write_icons(self.directory, splits=("train",), each=1)
         write_icons(self.directory, classes=("large",), splits=("train",), each=1, size=40)
-        question = dict(ask="batches", directory=str(self.directory), split="train", seed=0, epoch=0, samples=[0, 1, 2],
-                        batch_size=3, workers=0, output=str(self.directory / "out"))
+        question = dict(
+            ask="batches",
+            directory=str(self.directory),
+            split="train",
+            seed=0,
+            epoch=0,
+            samples=[0, 1, 2],
+            batch_size=3,
+            workers=0,
+            output=str(self.directory / "out"),
+        )
         mixed, resized = ask([question | dict(transforms={}), question | dict(transforms={"size": 32})])
         self.assert_refused(mixed, "large-000.png: it has 40 x 40 pixels, others of its batch 32 x 32", "(sample 1)")
         self.assertEqual(resized["shape"], [3, 3, 32, 32])

@@ -37,8 +37,7 @@ class BadInput(unittest.TestCase):
                 file.truncate(30_730_000 if i != 3 else 30_730_000 - 4096)
         with open(self.data / "test_batch.bin", "wb") as file:
             file.truncate(30_730_000)
-        self.assertIn("data_batch_3.bin has 30725904 bytes; expected whole records of 3073: 2050 are left over; is it cut off?",
-                      self.refused())
+        self.assertIn("data_batch_3.bin has 30725904 bytes; expected whole records of 3073: 2050 are left over; is it cut off?", self.refused())
 
     def test_a_label_outside_the_classes(self):
         shutil.rmtree(self.data)
@@ -104,8 +103,7 @@ class BadInput(unittest.TestCase):
         self.assertIn("--num-classes", self.refused("--num-classes", "x"))
         self.assertIn("--num-classes", self.refused("--num-classes", -7, ranks=1))
         self.assertIn("--brightness is inf; expected 0 to 1000000", self.refused("--brightness", "inf", ranks=1))
-        self.assertIn("--crop-padding is 4.611686018427388e+18; expected 0 to 1000000",
-                      self.refused("--crop-padding", 2**62, ranks=1))
+        self.assertIn("--crop-padding is 4.611686018427388e+18; expected 0 to 1000000", self.refused("--crop-padding", 2**62, ranks=1))
         self.assertIn("out/. is a directory; expected the name of a file", self.refused("--model-filename", ".", ranks=1))
 
 

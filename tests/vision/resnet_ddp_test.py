@@ -47,8 +47,21 @@ class ResNetDdp(unittest.TestCase):
             self.assertTrue(torch.equal(first[name], second[name]), name)
 
     def test_the_labs_flags(self):
-        output, text = self.train("out", "--num_epochs", 2, "--learning_rate", 0.05, "--random_seed", 3, "--local_rank", 0,
-                                  "--model_filename", "resnet.pth", "--batch_size", 5)
+        output, text = self.train(
+            "out",
+            "--num_epochs",
+            2,
+            "--learning_rate",
+            0.05,
+            "--random_seed",
+            3,
+            "--local_rank",
+            0,
+            "--model_filename",
+            "resnet.pth",
+            "--batch_size",
+            5,
+        )
         self.assertIn("27 + 27 pictures of 12x12 pixels in 3 classes", text)
         self.assertIn("6 steps of 10 samples", text)  # 27 samples: 3 steps an epoch
         for epoch in (1, 2):
@@ -111,9 +124,11 @@ class ResNetDdp(unittest.TestCase):
         state = model.state_dict()
         wanted, accuracy = self.peer_loss(model)
         flags = ["--resume", "--eval-on-start", "--max-steps", 1, "--batch-size", 2, "--num-classes", 1000]
-        for name, save in (("resnet_distributed.pth", lambda path: torch.save({"module." + k: v for k, v in state.items()}, path)),
-                           ("bare.pth", lambda path: torch.save(state, path)),
-                           ("bare.safetensors", lambda path: save_file(state, path))):
+        for name, save in (
+            ("resnet_distributed.pth", lambda path: torch.save({"module." + k: v for k, v in state.items()}, path)),
+            ("bare.pth", lambda path: torch.save(state, path)),
+            ("bare.safetensors", lambda path: save_file(state, path)),
+        ):
             with self.subTest(name):
                 output = self.directory / ("out-" + name)
                 output.mkdir()
@@ -130,8 +145,11 @@ class ResNetDdp(unittest.TestCase):
         torch.save(state, output / "bare.pth")
         words = ["--resume", "--model-filename", "bare.pth", "--max-steps", 1, "--batch-size", 2]
         done = run(self.data, output, *words, ranks=1, small=False)
-        self.assertRegex(done.stderr, r"fc\.weight has shape \[1000, 512\]; the 3 classes of the pictures in \S+ need \[3, 512\]; "
-                                      r"--ignore-mismatched-sizes makes a new head, --num-classes 1000 keeps this one")
+        self.assertRegex(
+            done.stderr,
+            r"fc\.weight has shape \[1000, 512\]; the 3 classes of the pictures in \S+ need \[3, 512\]; "
+            r"--ignore-mismatched-sizes makes a new head, --num-classes 1000 keeps this one",
+        )
         done = run(self.data, output, *words, "--ignore-mismatched-sizes", ranks=1, small=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("its head of 1000 outputs is not used: newly initialized", done.stderr)
@@ -143,8 +161,7 @@ class ResNetDdp(unittest.TestCase):
         for split in ("train", "test"):  # a name that is no UTF-8
             os.rename(data / split / "apps", os.fsencode(data / split) + b"/\xff")
         flags = ["--save-strategy", "no", "--ema-decay", 0.9, "--max-steps", 2]
-        for more in (["--stem", "stride2"], ["--resume"],
-                     ["--overwrite-output-dir", "--stem", "stride2", "--model-filename", "deep/own.pth"]):
+        for more in (["--stem", "stride2"], ["--resume"], ["--overwrite-output-dir", "--stem", "stride2", "--model-filename", "deep/own.pth"]):
             output, text = self.train("out", *flags, *more, data=data, ranks=1)
             name = more[-1] if "--model-filename" in more else "resnet_distributed.pth"
             saved, own = torch.load(output / name, weights_only=True), load_file(output / "model.safetensors")
@@ -165,8 +182,18 @@ class ResNetDdp(unittest.TestCase):
         # Without --sync-bn each rank's last forward pass has left statistics of its own.
         output, _ = self.train("out", "--num-epochs", 2, "--ema-decay", 0.5, "--load-best-model-at-end")
         best = min(entry["eval_loss"] for entry in log_of(output) if "eval_loss" in entry)
-        again, _ = self.train("again", "--resume", "--model-filename", output / "resnet_distributed.pth", "--eval-on-start",
-                              "--max-steps", 1, "--save-strategy", "no", ranks=1)
+        again, _ = self.train(
+            "again",
+            "--resume",
+            "--model-filename",
+            output / "resnet_distributed.pth",
+            "--eval-on-start",
+            "--max-steps",
+            1,
+            "--save-strategy",
+            "no",
+            ranks=1,
+        )
         saved = next(entry["eval_loss"] for entry in log_of(again) if "eval_loss" in entry)
         self.assertAlmostEqual(saved, best, delta=1e-5 * best)
 
@@ -190,16 +217,33 @@ class ResNetDdp(unittest.TestCase):
 
     def test_a_directory_whose_name_is_no_utf8(self):
         for more in ([], ["--resume"]):
-            output, _ = self.train("\udcff", "--max-steps", 2 + len(more), "--eval-strategy", "steps", "--eval-steps", 1,
-                                   "--load-best-model-at-end", "--save-strategy", "steps", "--save-steps", 1, *more)
+            output, _ = self.train(
+                "\udcff",
+                "--max-steps",
+                2 + len(more),
+                "--eval-strategy",
+                "steps",
+                "--eval-steps",
+                1,
+                "--load-best-model-at-end",
+                "--save-strategy",
+                "steps",
+                "--save-steps",
+                1,
+                *more,
+            )
             state = json.loads((output / "trainer_state.json").read_text())
             self.assertIn("\ufffd/checkpoint-", state["best_model_checkpoint"])
             self.assertEqual(json.loads((output / "training_args.json").read_text())["output_dir"][-1], "\ufffd")
 
     def test_a_last_batch_of_few_pictures_is_told(self):
-        for batch, more, told in ((11, [], "the last batch of each epoch has 5 pictures for 2 ranks"),
-                                  (13, [], "the last batch of each epoch has 1 picture for 2 ranks"),
-                                  (11, ["--dataloader-drop-last"], None), (11, ["--sync-bn"], None), (8, [], None)):
+        for batch, more, told in (
+            (11, [], "the last batch of each epoch has 5 pictures for 2 ranks"),
+            (13, [], "the last batch of each epoch has 1 picture for 2 ranks"),
+            (11, ["--dataloader-drop-last"], None),
+            (11, ["--sync-bn"], None),
+            (8, [], None),
+        ):
             with self.subTest(batch=batch, more=more):
                 done = run(self.data, self.directory / "out", "--fast-dev-run", 1, "--batch-size", batch, *more)
                 self.assertEqual(done.returncode, 0, done.stderr)
@@ -209,9 +253,23 @@ class ResNetDdp(unittest.TestCase):
     def test_synchronized_batch_norm_makes_two_ranks_as_one(self):
         losses = []
         for ranks, batch, more in ((1, 8, []), (2, 4, ["--sync-bn"]), (2, 4, [])):
-            output, _ = self.train(f"out{len(losses)}", "--batch-size", batch, "--num-epochs", 1, "--logging-steps", 1,
-                                   "--learning-rate", 0.01, "--mixup-alpha", 0, "--cutmix-alpha", 0, *more,
-                                   ranks=ranks)
+            output, _ = self.train(
+                f"out{len(losses)}",
+                "--batch-size",
+                batch,
+                "--num-epochs",
+                1,
+                "--logging-steps",
+                1,
+                "--learning-rate",
+                0.01,
+                "--mixup-alpha",
+                0,
+                "--cutmix-alpha",
+                0,
+                *more,
+                ranks=ranks,
+            )
             losses.append([entry["loss"] for entry in log_of(output) if "loss" in entry][:3])
         # The pictures and their transforms are the same: they depend on seed, epoch and sample alone.
         np.testing.assert_allclose(losses[0], losses[1], rtol=2e-4)

@@ -21,8 +21,7 @@ def command(data, output, *flags, ranks=2, small=True, lockrun=()):
 
 
 def run(data, output, *flags, **options):
-    return subprocess.run(command(data, output, *flags, **options), capture_output=True, text=True, errors="surrogateescape",
-                          timeout=300)
+    return subprocess.run(command(data, output, *flags, **options), capture_output=True, text=True, errors="surrogateescape", timeout=300)
 
 
 def run_and_kill(data, output, *flags, line):

@@ -24,9 +24,20 @@ class ResNetSteps(unittest.TestCase):
             weights, output = os.path.join(directory, "weights.safetensors"), os.path.join(directory, "out")
             save_file(model.state_dict() | {"images": images, "labels": labels}, weights)
             run = subprocess.run(
-                [os.environ["LOCKSTEP_BIN_DIR"] + "/lockrun", "--nproc-per-node", str(RANKS),
-                 os.environ["LOCKSTEP_TEST_BIN_DIR"] + "/resnet_steps", weights, str(BATCH), str(STEPS), output],
-                capture_output=True, text=True, timeout=600)
+                [
+                    os.environ["LOCKSTEP_BIN_DIR"] + "/lockrun",
+                    "--nproc-per-node",
+                    str(RANKS),
+                    os.environ["LOCKSTEP_TEST_BIN_DIR"] + "/resnet_steps",
+                    weights,
+                    str(BATCH),
+                    str(STEPS),
+                    output,
+                ],
+                capture_output=True,
+                text=True,
+                timeout=600,
+            )
             self.assertEqual(run.returncode, 0, run.stderr)
             with open(os.path.join(output, "log.jsonl")) as lines:
                 entries = [json.loads(line) for line in lines]

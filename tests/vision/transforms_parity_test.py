@@ -19,9 +19,9 @@ MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]
 def pictures(n, height, width, seed=0):
     generator = torch.Generator().manual_seed(seed)
     images = torch.rand(n, 3, height, width, generator=generator)
-    images[0] = 0.5                                  # one color: hue and saturation divide by 0
-    images[1] = (images[1] * 4).floor() / 4          # equal channels here and there
-    images[2] = images[2].round()                    # black, white and pure colors
+    images[0] = 0.5  # one color: hue and saturation divide by 0
+    images[1] = (images[1] * 4).floor() / 4  # equal channels here and there
+    images[2] = images[2].round()  # black, white and pure colors
     return images
 
 
@@ -42,23 +42,43 @@ class TransformsParity(unittest.TestCase):
         for size in ((32, 32), (48, 20), (7, 9), (224, 224), (1, 1)):
             for antialias in (True, False):
                 with self.subTest(size=size, antialias=antialias):
-                    self.compare(pictures(4, 32, 40), lambda image, _: F.resize(image, list(size), antialias=antialias),
-                                 name="resize", height=size[0], width=size[1], antialias=antialias)
+                    self.compare(
+                        pictures(4, 32, 40),
+                        lambda image, _: F.resize(image, list(size), antialias=antialias),
+                        name="resize",
+                        height=size[0],
+                        width=size[1],
+                        antialias=antialias,
+                    )
 
     def test_crop_with_padding(self):
         draw = np.random.default_rng(0)
-        for padding, mode, fill in ((0, "constant", 0), (4, "constant", 0), (9, "constant", 0), (4, "edge", 0), (31, "reflect", 0),
-                                    (32, "symmetric", 0), (7, "constant", [0.25, 0, 1])):
+        for padding, mode, fill in (
+            (0, "constant", 0),
+            (4, "constant", 0),
+            (9, "constant", 0),
+            (4, "edge", 0),
+            (31, "reflect", 0),
+            (32, "symmetric", 0),
+            (7, "constant", [0.25, 0, 1]),
+        ):
             positions = [[int(draw.integers(0, 2 * padding + 1)), int(draw.integers(0, 2 * padding + 1))] for _ in range(12)]
             with self.subTest(padding=padding, mode=mode):
-                self.compare(pictures(12, 32, 32),
-                             lambda image, i: F.crop(F.pad(image, [padding], fill=fill, padding_mode=mode), *positions[i], 32, 32),
-                             name="crop", padding=padding, mode=mode, fill=fill or [0, 0, 0], positions=positions, height=32, width=32)
+                self.compare(
+                    pictures(12, 32, 32),
+                    lambda image, i: F.crop(F.pad(image, [padding], fill=fill, padding_mode=mode), *positions[i], 32, 32),
+                    name="crop",
+                    padding=padding,
+                    mode=mode,
+                    fill=fill or [0, 0, 0],
+                    positions=positions,
+                    height=32,
+                    width=32,
+                )
 
     def test_horizontal_flip(self):
         flips = [0, 1, 1, 0, 1]
-        self.compare(pictures(5, 8, 9), lambda image, i: F.horizontal_flip(image) if flips[i] else image,
-                     name="horizontal_flip", numbers=flips)
+        self.compare(pictures(5, 8, 9), lambda image, i: F.horizontal_flip(image) if flips[i] else image, name="horizontal_flip", numbers=flips)
 
     def test_rotation(self):
         draw = np.random.default_rng(1)
@@ -69,23 +89,25 @@ class TransformsParity(unittest.TestCase):
                 # A quarter turn of a picture that is not square is no special case of the peer's either.
                 chosen = angles if height == width else [angle for angle in angles if angle % 90]
                 with self.subTest(width=width, bilinear=bilinear):
-                    self.compare(pictures(len(chosen), height, width), lambda image, i: F.rotate(image, chosen[i], mode),
-                                 name="rotate", numbers=chosen, bilinear=bilinear)
+                    self.compare(
+                        pictures(len(chosen), height, width),
+                        lambda image, i: F.rotate(image, chosen[i], mode),
+                        name="rotate",
+                        numbers=chosen,
+                        bilinear=bilinear,
+                    )
 
     def test_colors(self):
         draw = np.random.default_rng(2)
         for name in ("adjust_brightness", "adjust_contrast", "adjust_saturation"):
             factors = [0.0, 1.0, 1.7] + list(draw.uniform(0, 2, 30))
             with self.subTest(name):
-                self.compare(pictures(33, 16, 16), lambda image, i: getattr(F, name)(image, factors[i]), name=name,
-                             numbers=factors)
+                self.compare(pictures(33, 16, 16), lambda image, i: getattr(F, name)(image, factors[i]), name=name, numbers=factors)
         factors = [0.0, 0.5, -0.5] + list(draw.uniform(-0.5, 0.5, 30))
-        self.compare(pictures(33, 16, 16), lambda image, i: F.adjust_hue(image, factors[i]), name="adjust_hue",
-                     numbers=factors)
+        self.compare(pictures(33, 16, 16), lambda image, i: F.adjust_hue(image, factors[i]), name="adjust_hue", numbers=factors)
 
     def test_normalize(self):
-        self.compare(pictures(3, 8, 8), lambda image, _: F.normalize(image, MEAN, STD), name="normalize", mean=MEAN,
-                     std=STD)
+        self.compare(pictures(3, 8, 8), lambda image, _: F.normalize(image, MEAN, STD), name="normalize", mean=MEAN, std=STD)
 
     def test_mixup_and_cutmix(self):
         images, labels = pictures(6, 12, 16), torch.tensor([0, 3, 1, 1, 2, 0])
@@ -104,13 +126,15 @@ class TransformsParity(unittest.TestCase):
             source = os.path.join(directory, "in")
             images.numpy().tofile(source)
             base = dict(ask="transform", input=source, output=os.path.join(directory, "out"), shape=[3, 3, 8, 8])
-            cases = [(dict(name="adjust_hue", numbers=[0, 0, 0.6]), "0.6"),
-                     (dict(name="adjust_contrast", numbers=[1, 1, -1]), "-1"),
-                     (dict(name="rotate", numbers=[1], bilinear=False), "1 parameters for 3 pictures"),
-                     (dict(name="crop", padding=1, positions=[[0, 0], [0, 0], [0, 3]], height=8, width=8), "not inside"),
-                     (dict(name="cutmix", box=[0, 0, 9, 8]), "not inside"),
-                     (dict(name="resize", height=0, width=4, antialias=True), "4 x 0"),
-                     (dict(name="normalize", mean=MEAN, std=[1, 0, 1]), "deviation is 0")]
+            cases = [
+                (dict(name="adjust_hue", numbers=[0, 0, 0.6]), "0.6"),
+                (dict(name="adjust_contrast", numbers=[1, 1, -1]), "-1"),
+                (dict(name="rotate", numbers=[1], bilinear=False), "1 parameters for 3 pictures"),
+                (dict(name="crop", padding=1, positions=[[0, 0], [0, 0], [0, 3]], height=8, width=8), "not inside"),
+                (dict(name="cutmix", box=[0, 0, 9, 8]), "not inside"),
+                (dict(name="resize", height=0, width=4, antialias=True), "4 x 0"),
+                (dict(name="normalize", mean=MEAN, std=[1, 0, 1]), "deviation is 0"),
+            ]
             for (question, wanted), answer in zip(cases, ask([base | question for question, _ in cases]), strict=True):
                 self.assertIsInstance(answer, Exception, question)
                 self.assertIn(wanted, str(answer))
@@ -126,10 +150,24 @@ class BatchesOfPictures(unittest.TestCase):
 
     def batches(self, transforms, samples, workers=0, epoch=3, seed=7, batch_size=4, **more):
         output = os.path.join(self.directory.name, f"out{workers}")
-        answer, drawn = ask([
-            dict(ask="batches", directory=self.directory.name, split="train", transforms=transforms, seed=seed,
-                 epoch=epoch, samples=samples, batch_size=batch_size, workers=workers, output=output, **more),
-            dict(ask="draw", transforms=transforms, seed=seed, epoch=epoch, samples=samples)])
+        answer, drawn = ask(
+            [
+                dict(
+                    ask="batches",
+                    directory=self.directory.name,
+                    split="train",
+                    transforms=transforms,
+                    seed=seed,
+                    epoch=epoch,
+                    samples=samples,
+                    batch_size=batch_size,
+                    workers=workers,
+                    output=output,
+                    **more,
+                ),
+                dict(ask="draw", transforms=transforms, seed=seed, epoch=epoch, samples=samples),
+            ]
+        )
         self.assertFalse(isinstance(answer, Exception), answer)
         images = torch.from_numpy(np.fromfile(output, np.float32)).reshape(len(samples), *answer["shape"][1:])
         return images, answer["labels"], drawn
@@ -142,8 +180,7 @@ class BatchesOfPictures(unittest.TestCase):
         size = list(image.shape[1:])
         if transforms.get("crop_padding"):
             fill = [value / 255 for value in transforms["crop_fill"]] if "crop_fill" in transforms else 0
-            padded = F.pad(image, [transforms["crop_padding"]], padding_mode=transforms.get("crop_padding_mode", "constant"),
-                           fill=fill)
+            padded = F.pad(image, [transforms["crop_padding"]], padding_mode=transforms.get("crop_padding_mode", "constant"), fill=fill)
             image = F.crop(padded, drawn["top"], drawn["left"], *size)
         if drawn["flips"]:
             image = F.horizontal_flip(image)
@@ -158,15 +195,19 @@ class BatchesOfPictures(unittest.TestCase):
     def test_equal_torchvision(self):
         samples = [3, 0, 19, 7, 7, 12, 1]
         jitter = dict(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
-        for transforms in (dict(), dict(crop_padding=4, flip_probability=0.5),
-                           dict(crop_padding=40, flip_probability=1.0),  # mostly outside
-                           dict(crop_padding=40, flip_probability=0.5, crop_padding_mode="edge"),
-                           dict(crop_padding=9, flip_probability=0.5, crop_padding_mode="reflect"),
-                           dict(crop_padding=10, flip_probability=0.5, crop_padding_mode="symmetric"),
-                           dict(crop_padding=12, flip_probability=0.5, crop_fill=[255, 0, 100]),
-                           dict(crop_padding=12, rotation_degrees=15, crop_fill=[1, 200, 255]),
-                           dict(crop_padding=4, flip_probability=0.5, rotation_degrees=15, **jitter),
-                           dict(size=24), dict(size=48, antialias=False)):
+        for transforms in (
+            dict(),
+            dict(crop_padding=4, flip_probability=0.5),
+            dict(crop_padding=40, flip_probability=1.0),  # mostly outside
+            dict(crop_padding=40, flip_probability=0.5, crop_padding_mode="edge"),
+            dict(crop_padding=9, flip_probability=0.5, crop_padding_mode="reflect"),
+            dict(crop_padding=10, flip_probability=0.5, crop_padding_mode="symmetric"),
+            dict(crop_padding=12, flip_probability=0.5, crop_fill=[255, 0, 100]),
+            dict(crop_padding=12, rotation_degrees=15, crop_fill=[1, 200, 255]),
+            dict(crop_padding=4, flip_probability=0.5, rotation_degrees=15, **jitter),
+            dict(size=24),
+            dict(size=48, antialias=False),
+        ):
             with self.subTest(transforms):
                 images, labels, drawn = self.batches(transforms, samples)
                 self.assertEqual(labels, [sample // 10 for sample in samples])
@@ -197,8 +238,13 @@ class BatchesOfPictures(unittest.TestCase):
                 for batch, one in enumerate(drawn):
                     rows = slice(4 * batch, 4 * batch + 4)
                     top, left, bottom, right = one["box"]
-                    params = dict(labels=torch.tensor(numbers[rows]), batch_size=4, lam=one["lambda"],
-                                  lam_adjusted=one["lambda"], box=(left, top, right, bottom))
+                    params = dict(
+                        labels=torch.tensor(numbers[rows]),
+                        batch_size=4,
+                        lam=one["lambda"],
+                        lam_adjusted=one["lambda"],
+                        box=(left, top, right, bottom),
+                    )
                     peer = (v2.CutMix if one["cuts"] else v2.MixUp)(num_classes=5)
                     self.assertLessEqual((peer.transform(plain[rows], params) - made[rows]).abs().max().item(), 1e-6)
                     share = (peer.transform(params["labels"], params) - torch.tensor(labels[rows])).abs().max().item()

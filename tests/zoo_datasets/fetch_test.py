@@ -64,7 +64,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.contents, self.trouble, self.requests = {}, {}, []
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": .05}, daemon=True).start()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def handle_error(self, *_):
         pass  # a client that was killed
@@ -107,7 +107,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         body = content[begin:]
         if trouble == "cut":
-            self.wfile.write(body[:len(body) // 2])
+            self.wfile.write(body[: len(body) // 2])
             self.wfile.flush()
             self.connection.shutdown(2)
         elif trouble == "stall":
@@ -116,8 +116,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             time.sleep(4)
         elif trouble == "slow":
             for at in range(0, len(body), max(1, len(body) // 40)):
-                self.wfile.write(body[at:at + max(1, len(body) // 40)])
-                time.sleep(.05)
+                self.wfile.write(body[at : at + max(1, len(body) // 40)])
+                time.sleep(0.05)
         else:
             self.wfile.write(body)
 
@@ -138,8 +138,7 @@ class Fetch(unittest.TestCase):
         self.catalog = {"set": {"about": "a set", "files": [self.entry("set.tar.gz", self.archive)]}}
 
     def entry(self, path, content, **changed):
-        return dict(dict(url=self.server.url(path), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(),
-                         source="tests"), **changed)
+        return dict(dict(url=self.server.url(path), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(), source="tests"), **changed)
 
     def command(self, *arguments):
         catalog = os.path.join(self.directory, "catalog.json")
@@ -148,8 +147,7 @@ class Fetch(unittest.TestCase):
         return command("fetch", *arguments, "--data-dir", self.data, "--catalog", catalog)
 
     def fetch(self, *arguments, timeout=60):
-        return subprocess.run(self.command("set", *arguments), capture_output=True, text=True, timeout=timeout,
-                              env=dict(os.environ, no_proxy="*"))
+        return subprocess.run(self.command("set", *arguments), capture_output=True, text=True, timeout=timeout, env=dict(os.environ, no_proxy="*"))
 
     def found(self):
         there = {}
@@ -201,8 +199,9 @@ class Fetch(unittest.TestCase):
             self.catalog["set"]["files"] = [self.entry(name, archive)]
             self.files = {"d/Città 猫.txt": b"x"}
             for locale in ("C", "C.UTF-8"):
-                run = subprocess.run(self.command("set"), capture_output=True, text=True, timeout=60,
-                                     env=dict(os.environ, no_proxy="*", LC_ALL=locale))
+                run = subprocess.run(
+                    self.command("set"), capture_output=True, text=True, timeout=60, env=dict(os.environ, no_proxy="*", LC_ALL=locale)
+                )
                 self.is_whole(run)
                 subprocess.run(["rm", "-r", self.data], check=True)
 
@@ -212,7 +211,7 @@ class Fetch(unittest.TestCase):
         part = os.path.join(self.data, "downloads", "set", "set.tar.gz.part")
         deadline = time.monotonic() + 30
         while (not os.path.exists(part) or os.path.getsize(part) < 50_000) and time.monotonic() < deadline:
-            time.sleep(.01)
+            time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
         self.assertLess(os.path.getsize(part), len(self.archive))
@@ -225,8 +224,7 @@ class Fetch(unittest.TestCase):
         self.server.trouble["set.tar.gz"] = ["slow"]
         terminal, own = pty.openpty()
         self.addCleanup(os.close, terminal)
-        process = subprocess.Popen(self.command("set"), stdout=subprocess.DEVNULL, stderr=own,
-                                   env={**os.environ, "TERM": "xterm", "LANG": "C.UTF-8"})
+        process = subprocess.Popen(self.command("set"), stdout=subprocess.DEVNULL, stderr=own, env={**os.environ, "TERM": "xterm", "LANG": "C.UTF-8"})
         os.close(own)
         written, deadline = b"", time.monotonic() + 30
         while time.monotonic() < deadline:
@@ -309,8 +307,11 @@ class Fetch(unittest.TestCase):
         place = os.path.join(self.directory, "mine")
         with open(place, "wb") as file:
             file.write(self.archive)
-        for target, message in ((f"file://{place}", "is not allowed"), ("ftp://127.0.0.1/x", "neither http nor https"),
-                                (self.server.url("set.tar.gz"), "infinite loop")):
+        for target, message in (
+            (f"file://{place}", "is not allowed"),
+            ("ftp://127.0.0.1/x", "neither http nor https"),
+            (self.server.url("set.tar.gz"), "infinite loop"),
+        ):
             self.server.trouble["set.tar.gz"] = ["to " + target] * 30
             self.refused(self.fetch("--retries", "0"), "cannot download", message)
             self.assertEqual(self.found(), {})
@@ -331,7 +332,7 @@ class Fetch(unittest.TestCase):
             part = os.path.join(self.data, "downloads", "set", "set.tar.gz.part")
             deadline = time.monotonic() + 30
             while (not os.path.exists(part) or os.path.getsize(part) < 20_000) and time.monotonic() < deadline:
-                time.sleep(.01)
+                time.sleep(0.01)
             process.send_signal(number)
             out, err = process.communicate(timeout=60)
             self.assertEqual((process.returncode, out, err), (-number, "", ""))
@@ -390,10 +391,9 @@ class Fetch(unittest.TestCase):
         first = subprocess.Popen(self.command("set"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 30
         while not self.server.requests and time.monotonic() < deadline:
-            time.sleep(.01)
-        run = subprocess.Popen([LOCKRUN, "--nproc-per-node", "2", *self.command("set")], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
-        time.sleep(.5)
+            time.sleep(0.01)
+        run = subprocess.Popen([LOCKRUN, "--nproc-per-node", "2", *self.command("set")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(0.5)
         first.kill()  # who waits goes on where it was
         first.wait()
         _, err = run.communicate(timeout=60)
@@ -402,16 +402,17 @@ class Fetch(unittest.TestCase):
         self.assertEqual(self.found(), {"set/" + name: content for name, content in self.files.items()})
 
     def test_zip_and_single_files(self):
-        contents = {"one.gz": gzip.compress(b"one" * 1000),
-                    "two.zip": zipped({"d/x.jsonl": b"{}\n", "__MACOSX/d/._x": b"junk", "d/Icon\r": b"", "d/.DS_Store": b""})}
+        contents = {
+            "one.gz": gzip.compress(b"one" * 1000),
+            "two.zip": zipped({"d/x.jsonl": b"{}\n", "__MACOSX/d/._x": b"junk", "d/Icon\r": b"", "d/.DS_Store": b""}),
+        }
         self.server.contents.update(contents)
         self.catalog["set"]["files"] = [self.entry(name, content) for name, content in contents.items()]
         self.files = {"one": b"one" * 1000, "d/x.jsonl": b"{}\n"}
         self.is_whole(self.fetch())
 
     def test_archives_that_do_harm(self):
-        for bad in (tar_gz({"../out": b"x"}), tar_gz({"/tmp/out": b"x"}), tar_gz({"link": None}), b"no archive",
-                    self.archive[:200_000]):
+        for bad in (tar_gz({"../out": b"x"}), tar_gz({"/tmp/out": b"x"}), tar_gz({"link": None}), b"no archive", self.archive[:200_000]):
             self.server.contents["set.tar.gz"] = bad
             self.catalog["set"]["files"] = [self.entry("set.tar.gz", bad)]
             self.refused(self.fetch(), "cannot unpack")
@@ -428,7 +429,7 @@ class Fetch(unittest.TestCase):
             process = subprocess.Popen(self.command("set"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             deadline = time.monotonic() + 30
             while not glob.glob(folder + "/unpacked.*/big") and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(.001)
+                time.sleep(0.001)
             process.send_signal(number)
             out, err = process.communicate(timeout=60)
             self.assertEqual((process.returncode, out), (128 + number, ""), err)
@@ -443,14 +444,20 @@ class Fetch(unittest.TestCase):
         for left in (host + ".17", host + ".example.17", "other.17"):
             os.makedirs(os.path.join(self.data, "downloads", "set", "unpacked." + left, "x"))
         self.refused(self.fetch(), "cannot unpack")
-        self.assertEqual(sorted(os.listdir(os.path.join(self.data, "downloads", "set"))),
-                         sorted(["set.tar.gz", f"unpacked.{host}.example.17", "unpacked.other.17"]))
+        self.assertEqual(
+            sorted(os.listdir(os.path.join(self.data, "downloads", "set"))),
+            sorted(["set.tar.gz", f"unpacked.{host}.example.17", "unpacked.other.17"]),
+        )
 
     def test_parts(self):
         en_it = zipped({"Books.en-it.en": b"Hi\n", "Books.en-it.it": b"Ciao\n"})
         self.server.contents["p/en-it.zip"] = en_it
-        self.catalog["books"] = {"address": self.server.url("p/"), "source": "tests", "default_part": "en-it", "parts": {
-            "en-it": [dict(url="en-it.zip", bytes=len(en_it), sha256=hashlib.sha256(en_it).hexdigest())], "de-en": []}}
+        self.catalog["books"] = {
+            "address": self.server.url("p/"),
+            "source": "tests",
+            "default_part": "en-it",
+            "parts": {"en-it": [dict(url="en-it.zip", bytes=len(en_it), sha256=hashlib.sha256(en_it).hexdigest())], "de-en": []},
+        }
         run = subprocess.run(self.command("books"), capture_output=True, text=True, timeout=60)
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertEqual(sorted(self.found()), ["books-en-it/Books.en-it.en", "books-en-it/Books.en-it.it"])
@@ -472,9 +479,11 @@ class Fetch(unittest.TestCase):
         self.assertFalse(os.path.exists(self.data))
 
     def test_mistakes(self):
-        for arguments, message in ((("sets",), "there is no data set 'sets'; there are set"),
-                                   ((), "which data set? --list shows them"),
-                                   (("set", "--part", "x"), "set has no parts")):
+        for arguments, message in (
+            (("sets",), "there is no data set 'sets'; there are set"),
+            ((), "which data set? --list shows them"),
+            (("set", "--part", "x"), "set has no parts"),
+        ):
             run = subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=60)
             self.assertEqual(run.returncode, 2)
             self.assertIn(message, run.stderr)
@@ -503,16 +512,18 @@ class Fetch(unittest.TestCase):
         self.assertEqual(names, sorted(SOURCES))
         closed = dict(os.environ, http_proxy="http://127.0.0.1:9", https_proxy="http://127.0.0.1:9")
         for name, (repository, file, size, sha256) in SOURCES.items():
-            run = subprocess.run(command("fetch", name, "--data-dir", self.data), capture_output=True, text=True,
-                                 timeout=60, env=closed)
+            run = subprocess.run(command("fetch", name, "--data-dir", self.data), capture_output=True, text=True, timeout=60, env=closed)
             self.assertEqual(run.returncode, 1, run.stdout)
             self.assertIn(f"({size} bytes, SHA-256 {sha256})", run.stderr)
         with open(os.path.join(DATASETS, "catalog.json")) as source:
             catalog = json.load(source)
         self.assertEqual(len(catalog["opus_books"]["parts"]), 62)
         for name, entry in catalog.items():
-            files = [dict(file, source=file.get("source", entry.get("source"))) for files in
-                     (entry.get("parts") or {"": entry.get("files")}).values() for file in files]
+            files = [
+                dict(file, source=file.get("source", entry.get("source")))
+                for files in (entry.get("parts") or {"": entry.get("files")}).values()
+                for file in files
+            ]
             for file in files:
                 self.assertRegex(file["sha256"], r"^[0-9a-f]{64}$")
                 self.assertGreater(file["bytes"], 0)

@@ -16,8 +16,10 @@ from programs import command
 import numpy as np
 from PIL import Image
 
-PACKAGES = ("adwaita-icon-theme tango-icon-theme gnome-icon-theme oxygen-icon-theme mate-icon-theme lxde-icon-theme "
-            "faenza-icon-theme elementary-xfce-icon-theme gnome-colors-common moka-icon-theme").split()
+PACKAGES = (
+    "adwaita-icon-theme tango-icon-theme gnome-icon-theme oxygen-icon-theme mate-icon-theme lxde-icon-theme "
+    "faenza-icon-theme elementary-xfce-icon-theme gnome-colors-common moka-icon-theme"
+).split()
 CLASSES = "actions apps categories devices emblems mimetypes places status".split()
 
 
@@ -38,7 +40,8 @@ class Icons32(unittest.TestCase):
         root = self.directory / ("tree-" + name)
         (root / "DEBIAN").mkdir(parents=True)
         (root / "DEBIAN" / "control").write_text(
-            f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: Nobody <nobody@example.com>\nDescription: test\n")
+            f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: Nobody <nobody@example.com>\nDescription: test\n"
+        )
         (root / "usr" / "share" / "icons").mkdir(parents=True)
         for path, picture in icons.items():
             file = root / "usr" / "share" / "icons" / path
@@ -49,21 +52,25 @@ class Icons32(unittest.TestCase):
         subprocess.run(["dpkg-deb", "--build", "-Znone", root, self.packages / f"{name}_1_all.deb"], check=True, capture_output=True)
 
     def run_tool(self, *more):
-        return subprocess.run(command("icons32", "--output-dir", self.directory / "set", "--packages", self.packages, *more), capture_output=True, text=True)
+        return subprocess.run(
+            command("icons32", "--output-dir", self.directory / "set", "--packages", self.packages, *more), capture_output=True, text=True
+        )
 
     def test_a_signal_leaves_nothing_behind(self):
         programs = self.directory / "bin"
         programs.mkdir()
-        (programs / "apt-get").write_text("#!/bin/sh\n/bin/sleep 60 &\necho half > half.deb\necho $$ $! > $NUMBERS.new\n"
-                                          "/bin/mv $NUMBERS.new $NUMBERS\nwait\n")
+        (programs / "apt-get").write_text(
+            "#!/bin/sh\n/bin/sleep 60 &\necho half > half.deb\necho $$ $! > $NUMBERS.new\n/bin/mv $NUMBERS.new $NUMBERS\nwait\n"
+        )
         (programs / "apt-get").chmod(0o755)
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             place, numbers = self.directory / f"place{code}", self.directory / f"numbers{code}"
-            process = subprocess.Popen(command("icons32", "--output-dir", place / "set"),
-                                       env={"PATH": str(programs), "NUMBERS": str(numbers)}, stdout=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command("icons32", "--output-dir", place / "set"), env={"PATH": str(programs), "NUMBERS": str(numbers)}, stdout=subprocess.DEVNULL
+            )
             deadline = time.monotonic() + 30
             while not numbers.exists() and time.monotonic() < deadline:
-                time.sleep(.01)
+                time.sleep(0.01)
             self.assertEqual(len(list(place.iterdir())), 1)
             process.send_signal(number)
             self.assertEqual(process.wait(30), code)
@@ -75,12 +82,11 @@ class Icons32(unittest.TestCase):
     def make_all(self):
         shared = icon(1000)
         for number, package in enumerate(PACKAGES):
-            icons = {f"Theme/32x32/{name}/icon-{i}.png": icon(100 * number + 10 * c + i)
-                     for c, name in enumerate(CLASSES) for i in range(6)}
-            icons["Theme/32x32/apps/shared.png"] = shared                      # in every package
-            icons["Theme/48x48/apps/large.png"] = icon(7, 48)                  # of another size
+            icons = {f"Theme/32x32/{name}/icon-{i}.png": icon(100 * number + 10 * c + i) for c, name in enumerate(CLASSES) for i in range(6)}
+            icons["Theme/32x32/apps/shared.png"] = shared  # in every package
+            icons["Theme/48x48/apps/large.png"] = icon(7, 48)  # of another size
             icons["Theme/32x32/apps/wrong-size.png"] = icon(8, 31)
-            icons["Theme/32x32/animations/other.png"] = icon(9000 + number)    # no class
+            icons["Theme/32x32/animations/other.png"] = icon(9000 + number)  # no class
             if package.startswith("elementary"):
                 icons["elementary/mimes/32/text.png"] = icon(4321)
             self.make_package(package, icons, [("Theme/32x32/apps/link.png", "icon-0.png")])

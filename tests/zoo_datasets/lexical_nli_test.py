@@ -20,9 +20,9 @@ def synsets(part):
                 continue
             fields = line.split()
             count = int(fields[3], 16)
-            words = [word.replace("_", " ") for word in fields[4:4 + 2 * count:2]]
-            rest = fields[4 + 2 * count:]
-            pointers = [rest[1 + 4 * i:5 + 4 * i] for i in range(int(rest[0]))]
+            words = [word.replace("_", " ") for word in fields[4 : 4 + 2 * count : 2]]
+            rest = fields[4 + 2 * count :]
+            pointers = [rest[1 + 4 * i : 5 + 4 * i] for i in range(int(rest[0]))]
             found[int(fields[0])] = (words, [p for p in pointers if p[2] == part[0]])
     return found
 

@@ -12,7 +12,7 @@ SPLITS = ("train", "validation", "test")
 
 def page(paragraphs):
     body = "".join(f'<p id="{name}" class="paragraph" dir="auto">{text}</p>\n' for name, text in paragraphs)
-    return f'<!DOCTYPE html><html><head><title>x</title><script>if (1 < 2) {{}}</script></head><body>{body}</body></html>'
+    return f"<!DOCTYPE html><html><head><title>x</title><script>if (1 < 2) {{}}</script></head><body>{body}</body></html>"
 
 
 class LibreOfficeHelp(unittest.TestCase):
@@ -52,8 +52,7 @@ class LibreOfficeHelp(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         pairs = self.read()
         together = [pair for split in SPLITS for pair in pairs[split]]
-        self.assertEqual(sorted(together), sorted([(f"Page {i}", f"Pagina {i}") for i in range(60)] +
-                                                  [("The same everywhere", "Ovunque lo stesso")]))
+        self.assertEqual(sorted(together), sorted([(f"Page {i}", f"Pagina {i}") for i in range(60)] + [("The same everywhere", "Ovunque lo stesso")]))
         self.assertGreater(len(pairs["train"]), len(pairs["test"]))
         self.assertIn("61 pairs of 60 pages", run.stdout)
         self.assertIn("59 duplicates, 60 without a translation", run.stdout)
@@ -61,10 +60,23 @@ class LibreOfficeHelp(unittest.TestCase):
 
     def test_text_is_what_a_reader_sees(self):
         self.many_pages()
-        self.put("en-US", "a.html", page([
-            ("par_id9", 'Choose <span class="menuitem">File\n   - <b>Open</b></span> &amp; &lt;Enter&gt;,<br/>&#233;&nbsp;t&#xe9; &unknown; A&B<!-- <p>no</p> -->'),
-            ("", "without an id"), ("par_id8", "<img src='x.png'/>"), ("par_id7", "one"), ("par_id7", "again")])
-            + '<h2 id="hd_id1" dir="auto"><a href="x">A heading</a></h2>')
+        self.put(
+            "en-US",
+            "a.html",
+            page(
+                [
+                    (
+                        "par_id9",
+                        'Choose <span class="menuitem">File\n   - <b>Open</b></span> &amp; &lt;Enter&gt;,<br/>&#233;&nbsp;t&#xe9; &unknown; A&B<!-- <p>no</p> -->',
+                    ),
+                    ("", "without an id"),
+                    ("par_id8", "<img src='x.png'/>"),
+                    ("par_id7", "one"),
+                    ("par_id7", "again"),
+                ]
+            )
+            + '<h2 id="hd_id1" dir="auto"><a href="x">A heading</a></h2>',
+        )
         self.put("it", "a.html", page([("par_id9", "nove"), ("par_id8", "otto"), ("par_id7", "uno")]) + '<h2 id="hd_id1">Titolo</h2>')
         self.assertEqual(self.make().returncode, 0)
         pairs = {target: source for split in self.read().values() for source, target in split}

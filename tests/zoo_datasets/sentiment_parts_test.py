@@ -11,19 +11,20 @@ from common.tables import SPLITS, csv_row, split_of
 
 class ParseRatings(unittest.TestCase):
     def test_reads_id_rating_and_text(self):
-        ratings = sentiment.parse_ratings(b"1_1\t-0.9\t  bad, \"really\"\tbad \r\n\r\n2\t2.5\tcaf\xE9\n3\t1e-1\tend", "r.txt")
+        ratings = sentiment.parse_ratings(b'1_1\t-0.9\t  bad, "really"\tbad \r\n\r\n2\t2.5\tcaf\xe9\n3\t1e-1\tend', "r.txt")
         self.assertEqual(ratings, [(b"1_1", -0.9, b'bad, "really"\tbad'), (b"2", 2.5, "café".encode()), (b"3", 0.1, b"end")])
 
     def test_names_file_and_line(self):
         for content, message in (
-                (b"1\t1\tgood\n2\tfine\n", "ratings.txt:2: expected id TAB mean rating TAB text"),
-                (b"1\t1.0x\tgood\n", "ratings.txt:1: the rating '1.0x' is not a number"),
-                (b"1\tnan\tgood\n", "ratings.txt:1: the rating 'nan' is not a number"),
-                (b"1\t1_0\tgood\n", "ratings.txt:1: the rating '1_0' is not a number"),
-                (b"1\t1e999\tgood\n", "ratings.txt:1: the rating '1e999' is not a number"),
-                (b"\n \t1\tgood\n", "ratings.txt:2: expected id TAB mean rating TAB text"),
-                (b"1\t1\tgood \x81 \xE9\n", "ratings.txt:1: byte 0x81 is neither UTF-8 nor Windows-1252"),
-                (b"\n\n", "ratings.txt is empty: expected lines of id TAB mean rating TAB text")):
+            (b"1\t1\tgood\n2\tfine\n", "ratings.txt:2: expected id TAB mean rating TAB text"),
+            (b"1\t1.0x\tgood\n", "ratings.txt:1: the rating '1.0x' is not a number"),
+            (b"1\tnan\tgood\n", "ratings.txt:1: the rating 'nan' is not a number"),
+            (b"1\t1_0\tgood\n", "ratings.txt:1: the rating '1_0' is not a number"),
+            (b"1\t1e999\tgood\n", "ratings.txt:1: the rating '1e999' is not a number"),
+            (b"\n \t1\tgood\n", "ratings.txt:2: expected id TAB mean rating TAB text"),
+            (b"1\t1\tgood \x81 \xe9\n", "ratings.txt:1: byte 0x81 is neither UTF-8 nor Windows-1252"),
+            (b"\n\n", "ratings.txt is empty: expected lines of id TAB mean rating TAB text"),
+        ):
             with self.subTest(content):
                 with self.assertRaises(Error) as caught:
                     sentiment.parse_ratings(content, "ratings.txt")
@@ -62,8 +63,7 @@ class Corpus(unittest.TestCase):
 
 class Csv(unittest.TestCase):
     def test_quotes_what_needs_it(self):
-        self.assertEqual(csv_row([b"plain", b"", b"a,b", b'say "hi"', b"two\nlines", b" tab\t"]),
-                         b'plain,,"a,b","say ""hi""","two\nlines", tab\t\n')
+        self.assertEqual(csv_row([b"plain", b"", b"a,b", b'say "hi"', b"two\nlines", b" tab\t"]), b'plain,,"a,b","say ""hi""","two\nlines", tab\t\n')
         self.assertEqual(csv_row([b""]), b'""\n')
 
     def test_the_columns_of_the_demo(self):

@@ -9,8 +9,7 @@ import unittest
 
 from programs import command
 
-FILES = {"movie": "movieReviewSnippets", "amazon": "amazonReviewSnippets", "tweets": "tweets",
-         "nyt": "nytEditorialSnippets"}
+FILES = {"movie": "movieReviewSnippets", "amazon": "amazonReviewSnippets", "tweets": "tweets", "nyt": "nytEditorialSnippets"}
 
 
 def ratings(count, seed, encoding="utf-8"):
@@ -36,7 +35,9 @@ class Sentiment(unittest.TestCase):
             file.write(content)
 
     def make(self, *options):
-        return subprocess.run(command("sentiment", "--input", self.input, "--output-dir", self.output, *options), capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            command("sentiment", "--input", self.input, "--output-dir", self.output, *options), capture_output=True, text=True, timeout=60
+        )
 
     def read(self):
         rows = {}

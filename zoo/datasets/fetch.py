@@ -11,7 +11,18 @@ import time
 from dataclasses import dataclass
 
 from common.download import download
-from common.program import Error, Parser, UsageError, end_if_stopped, make_folder, read_file, run_main, stop_signals_noted, sync_files_below, whole_number
+from common.program import (
+    Error,
+    Parser,
+    UsageError,
+    end_if_stopped,
+    make_folder,
+    read_file,
+    run_main,
+    stop_signals_noted,
+    sync_files_below,
+    whole_number,
+)
 from common.unpack import remove, unpack
 
 CATALOG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "catalog.json")
@@ -30,6 +41,7 @@ class File:
 @dataclass
 class DataSet:
     """A data set in one part; `part` is empty and `parts` too if it has none."""
+
     name: str
     about: str
     part: str
@@ -48,8 +60,9 @@ def read_file_entry(entry, file):
 def check_folder_name(name):
     """Names of data sets and parts become names of folders, which are removed when they have been unpacked."""
     if not name or name.startswith(".") or "/" in name or "\0" in name or name == "downloads":
-        raise UsageError(f"'{name}' cannot be the name of a data set or part; expected a folder's name, without '/' and no dot first, other than "
-                         "downloads")
+        raise UsageError(
+            f"'{name}' cannot be the name of a data set or part; expected a folder's name, without '/' and no dot first, other than downloads"
+        )
 
 
 def read_entry(name, entry, part):
@@ -76,8 +89,9 @@ def check_verified(data_set):
     urls = {}
     for file in data_set.files:
         if file.name in urls:
-            raise UsageError(f"{data_set.name}: {urls[file.name]} and {file.url} would have the same name, {file.name}; make them entries of their "
-                             "own")
+            raise UsageError(
+                f"{data_set.name}: {urls[file.name]} and {file.url} would have the same name, {file.name}; make them entries of their own"
+            )
         urls[file.name] = file.url
     for file in data_set.files:
         missing = ["its SHA-256"] * (not re.fullmatch("[0-9a-f]{64}", file.sha256)) + ["its size"] * (file.bytes <= 0)
@@ -149,7 +163,7 @@ def folder_lock(folder):
         while not try_lock(descriptor, folder):
             if time.monotonic() > deadline:
                 raise Error(f"waited {LOCK_SECONDS} s for the process that works in {folder}; if it hangs, end it")
-            time.sleep(.02)
+            time.sleep(0.02)
         yield
     finally:
         os.close(descriptor)
@@ -215,17 +229,24 @@ def fetch(data_set, arguments):
 
 
 def main():
-    parser = Parser(__doc__, [("The files that resnet_ddp trains on", "python3 fetch.py cifar10"),
-                              ("Sentences in English and French", "python3 fetch.py opus_books --part en-fr")])
+    parser = Parser(
+        __doc__,
+        [
+            ("The files that resnet_ddp trains on", "python3 fetch.py cifar10"),
+            ("Sentences in English and French", "python3 fetch.py opus_books --part en-fr"),
+        ],
+    )
     parser.add_argument("name", nargs="?", metavar="NAME", help="cifar10, cifar100, mnist, multinli or opus_books")
     parser.add_argument("--list", action="store_true", help="print the data sets and their sizes")
     parser.add_argument("--part", default="", metavar="PART", help="which part of a data set that has parts, as en-it of opus_books")
     parser.add_argument("--data-dir", default=".data", metavar="DIR", help="the files lie in DIR/NAME, or DIR/NAME-PART")
-    parser.add_argument("--catalog", metavar="FILE",
-                        help="a catalog of your own in place of the built-in one: JSON, with each file's url, bytes, sha256, source")
+    parser.add_argument(
+        "--catalog", metavar="FILE", help="a catalog of your own in place of the built-in one: JSON, with each file's url, bytes, sha256, source"
+    )
     parser.add_argument("--retries", type=whole_number(0), default=5, metavar="N", help="after a cut connection that brings nothing more")
-    parser.add_argument("--stall-timeout", type=whole_number(1), default=60, metavar="SECONDS",
-                        help="seconds without a byte after which a connection is given up")
+    parser.add_argument(
+        "--stall-timeout", type=whole_number(1), default=60, metavar="SECONDS", help="seconds without a byte after which a connection is given up"
+    )
     arguments = parser.parse_args()
     catalog = Catalog(arguments.catalog or CATALOG)
     if arguments.list:

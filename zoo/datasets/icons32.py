@@ -7,13 +7,33 @@ import subprocess
 import tarfile
 
 from common import png
-from common.program import (Error, Parser, end_if_stopped, end_program, make_folder, run_main, run_program, start_program, sync_files_below,
-                            temporary_folder)
+from common.program import (
+    Error,
+    Parser,
+    end_if_stopped,
+    end_program,
+    make_folder,
+    run_main,
+    run_program,
+    start_program,
+    sync_files_below,
+    temporary_folder,
+)
 from common.xxh3 import xxh3_64
 
 # In the order in which a picture that several hold is taken.
-PACKAGES = ("adwaita-icon-theme", "tango-icon-theme", "gnome-icon-theme", "oxygen-icon-theme", "mate-icon-theme", "lxde-icon-theme",
-            "faenza-icon-theme", "elementary-xfce-icon-theme", "gnome-colors-common", "moka-icon-theme")
+PACKAGES = (
+    "adwaita-icon-theme",
+    "tango-icon-theme",
+    "gnome-icon-theme",
+    "oxygen-icon-theme",
+    "mate-icon-theme",
+    "lxde-icon-theme",
+    "faenza-icon-theme",
+    "elementary-xfce-icon-theme",
+    "gnome-colors-common",
+    "moka-icon-theme",
+)
 # The contexts of freedesktop's icon themes that are classes.
 CLASSES = ("actions", "apps", "categories", "devices", "emblems", "mimetypes", "places", "status")
 SIDES = ("train", "test")
@@ -141,8 +161,7 @@ def download(folder):
     if os.geteuid() == 0:
         words += ["-o", "APT::Sandbox::User=root"]
     print(f"fetching {len(PACKAGES)} packages (about 146 MB)", flush=True)
-    run_program([*words, *PACKAGES], folder,
-                "run apt-get update first; or fetch the packages elsewhere and give their directory: --packages DIR")
+    run_program([*words, *PACKAGES], folder, "run apt-get update first; or fetch the packages elsewhere and give their directory: --packages DIR")
 
 
 def check_output(path):
@@ -181,8 +200,10 @@ def make_set(source, target):
 
 
 def main():
-    parser = Parser(__doc__, [("Make a set and train on it",
-                               "python3 icons32.py --output-dir icons32 && lockrun --nproc-per-node 2 resnet_ddp --data-dir icons32")])
+    parser = Parser(
+        __doc__,
+        [("Make a set and train on it", "python3 icons32.py --output-dir icons32 && lockrun --nproc-per-node 2 resnet_ddp --data-dir icons32")],
+    )
     parser.add_argument("--output-dir", required=True, metavar="DIR", help="directory to write; it may not hold anything yet")
     parser.add_argument("--packages", metavar="DIR", help="directory with the packages' .deb files (default: fetched with apt-get download)")
     arguments = parser.parse_args()

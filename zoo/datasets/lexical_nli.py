@@ -108,8 +108,12 @@ def lexical_pairs(synsets, part, most):
                 pairs.add(words[0], other[0], "entailment", offset)
                 below.setdefault(target, []).append(synset)
             else:  # both directions of an antonymy fall into one split
-                pairs.add(words[min(max(source_word, 1), len(words)) - 1], other[min(max(target_word, 1), len(other)) - 1], "contradiction",
-                          min(offset, target))
+                pairs.add(
+                    words[min(max(source_word, 1), len(words)) - 1],
+                    other[min(max(target_word, 1), len(other)) - 1],
+                    "contradiction",
+                    min(offset, target),
+                )
     for _, sisters in sorted(below.items(), key=lambda item: item[0]):
         for one, two in zip(sisters, sisters[1:]):
             pairs.add(one[1][0], two[1][0], "neutral", one[0])
@@ -120,17 +124,26 @@ def lexical_pairs(synsets, part, most):
 
 def main():
     parser = Parser(__doc__)
-    parser.add_argument("--input", default="/usr/share/wordnet", metavar="DIR", help="directory with data.noun and data.verb, as of Debian's wordnet-base")
+    parser.add_argument(
+        "--input", default="/usr/share/wordnet", metavar="DIR", help="directory with data.noun and data.verb, as of Debian's wordnet-base"
+    )
     parser.add_argument("--output-dir", required=True, metavar="DIR", help="directory to write to")
-    parser.add_argument("--pairs-per-label", type=whole_number(0), default=0, metavar="N",
-                        help="pairs of each label and part of speech at most; 0: as many as there are of the rarest")
+    parser.add_argument(
+        "--pairs-per-label",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="pairs of each label and part of speech at most; 0: as many as there are of the rarest",
+    )
     arguments = parser.parse_args()
     rows = {split: [] for split in SPLITS}
     for part in ("noun", "verb"):
         path = os.path.join(arguments.input, "data." + part)
         if not os.path.exists(path):
-            raise Error(f"{path} is not there; WordNet's files are in Debian's package wordnet-base (apt-get install wordnet-base), or give "
-                        "their directory as --input")
+            raise Error(
+                f"{path} is not there; WordNet's files are in Debian's package wordnet-base (apt-get install wordnet-base), or give "
+                "their directory as --input"
+            )
         for row in lexical_pairs(parse_synsets(read_text_file(path), path), part, arguments.pairs_per_label):
             rows[split_of(bytes_of(row[3]))].append(row)
     table = [f"{'split':12}{'entailment':>12}{'neutral':>10}{'contradiction':>15}{'rows':>8}"]

@@ -24,7 +24,7 @@ def next_tag(html, position):
     close = html.find(b"-->" if is_comment else b">", begin)
     if close < 0:
         return None
-    inner = html[begin + 1:close]
+    inner = html[begin + 1 : close]
     space = re.compile(rb"[ \t\r\n]").search(inner, 1)
     name_end = space.start() if space else len(inner)
     return inner[:name_end], inner[name_end:], begin, close + (3 if is_comment else 1)
@@ -125,9 +125,12 @@ def fetch(languages, folder):
     make_folder(downloads)
     for language in languages:
         package = package_of(language)
-        run_program(["apt-get", "download", "-q", package], downloads,
-                    f"is there a package {package}? `apt-get update` renews the list, `apt-cache search libreoffice-help-` shows the languages; "
-                    "--input takes an unpacked package")
+        run_program(
+            ["apt-get", "download", "-q", package],
+            downloads,
+            f"is there a package {package}? `apt-get update` renews the list, `apt-cache search libreoffice-help-` shows the languages; "
+            "--input takes an unpacked package",
+        )
     names = sorted(os.listdir(downloads))
     for name in names:
         run_program(["dpkg-deb", "-x", os.path.join(downloads, name), folder], downloads, "is there space in the directory for temporary files?")
@@ -185,9 +188,12 @@ def main():
                 raise UsageError(f"too few pages in both languages ({found.pages}): nothing is left for {split}")
         write_pairs(arguments.output_dir, languages, found.pairs)
         source = os.path.join(arguments.output_dir, "SOURCE.txt")
-        write_file(source, f"Paragraphs of LibreOffice's help in {languages[0]} and {languages[1]}, joined by their ids. From:\n{packages}\n\n"
-                           "Copyright LibreOffice contributors and others. License: Mozilla Public License 2.0; parts Apache License 2.0.\n"
-                           "The packages' own statement is in /usr/share/doc/<package>/copyright.\n".encode())
+        write_file(
+            source,
+            f"Paragraphs of LibreOffice's help in {languages[0]} and {languages[1]}, joined by their ids. From:\n{packages}\n\n"
+            "Copyright LibreOffice contributors and others. License: Mozilla Public License 2.0; parts Apache License 2.0.\n"
+            "The packages' own statement is in /usr/share/doc/<package>/copyright.\n".encode(),
+        )
     print(f"{'all':12}{sum(map(len, found.pairs.values())):8} pairs of {found.pages} pages")
     print(f"left out: {found.duplicates} duplicates, {found.untranslated} without a translation\nlicense: MPL-2.0, see {source}")
 

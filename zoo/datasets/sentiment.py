@@ -9,8 +9,12 @@ import re
 from common.program import Error, Parser, UsageError, read_text_file, run_main
 from common.tables import SPLITS, split_of, write_splits
 
-FILES = {"movie": "movieReviewSnippets_GroundTruth.txt", "amazon": "amazonReviewSnippets_GroundTruth.txt",
-         "tweets": "tweets_GroundTruth.txt", "nyt": "nytEditorialSnippets_GroundTruth.txt"}
+FILES = {
+    "movie": "movieReviewSnippets_GroundTruth.txt",
+    "amazon": "amazonReviewSnippets_GroundTruth.txt",
+    "tweets": "tweets_GroundTruth.txt",
+    "nyt": "nytEditorialSnippets_GroundTruth.txt",
+}
 COLUMNS = (b"text", b"label", b"source", b"document")
 WHITE_SPACE = b" \t\r\n\v\f"
 NUMBER = re.compile(rb"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -102,8 +106,10 @@ def choose_parts(folder, named):
             raise UsageError(f"unknown part '{name}'; expected movie, amazon, tweets or nyt")
     parts = [part for part, file in FILES.items() if (part in named if named else os.path.exists(os.path.join(folder, file)))]
     if not parts:
-        raise Error(f"{folder} has no *_GroundTruth.txt; in a checkout scripts/fetch_demo_data fetches them into .data/vader; elsewhere take "
-                    "them out of additional_resources/hutto_ICWSM_2014.tar.gz in the source distribution of vaderSentiment 3.3.2")
+        raise Error(
+            f"{folder} has no *_GroundTruth.txt; in a checkout scripts/fetch_demo_data fetches them into .data/vader; elsewhere take "
+            "them out of additional_resources/hutto_ICWSM_2014.tar.gz in the source distribution of vaderSentiment 3.3.2"
+        )
     return parts
 
 
@@ -122,8 +128,12 @@ def main():
     parser = Parser(__doc__)
     parser.add_argument("--input", required=True, metavar="DIR", help="directory with *_GroundTruth.txt")
     parser.add_argument("--output-dir", required=True, metavar="DIR", help="directory to write to")
-    parser.add_argument("--parts", type=lambda text: text.split(","), metavar="NAMES",
-                        help="movie, amazon, tweets, nyt or several with commas between (default: all that exist)")
+    parser.add_argument(
+        "--parts",
+        type=lambda text: text.split(","),
+        metavar="NAMES",
+        help="movie, amazon, tweets, nyt or several with commas between (default: all that exist)",
+    )
     parser.add_argument("--min-rating", type=float, default=0.5, metavar="X", help="leave out sentences rated nearer to 0 than this")
     arguments = parser.parse_args()
     shown = repr(arguments.min_rating).removesuffix(".0")

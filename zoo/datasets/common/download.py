@@ -81,8 +81,7 @@ def _open(url, begin, stall_timeout):
         raise _unreached(url, error.reason) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _cut(error) from None
-    if begin and (response.status != http.HTTPStatus.PARTIAL_CONTENT or
-                  not re.match(rf"bytes {begin}-", response.headers.get("Content-Range", ""))):
+    if begin and (response.status != http.HTTPStatus.PARTIAL_CONTENT or not re.match(rf"bytes {begin}-", response.headers.get("Content-Range", ""))):
         response.close()
         raise _SendsWholeFilesOnly
     return response
@@ -221,10 +220,11 @@ def download(file, folder, retries, stall_timeout):
         found = sha256_of(whole)
         if found == file.sha256:
             return whole
-        raise Error(f"{whole} has {_size_of(whole)} bytes and the SHA-256 {found}; expected {file.bytes} bytes and {file.sha256}. "
-                    "Remove it, and it is downloaded")
-    by_hand = (f". Without the network: get {file.name} ({file.bytes} bytes, SHA-256 {file.sha256}) elsewhere, put it at {whole} and run this "
-               "again")
+        raise Error(
+            f"{whole} has {_size_of(whole)} bytes and the SHA-256 {found}; expected {file.bytes} bytes and {file.sha256}. "
+            "Remove it, and it is downloaded"
+        )
+    by_hand = f". Without the network: get {file.name} ({file.bytes} bytes, SHA-256 {file.sha256}) elsewhere, put it at {whole} and run this again"
     path = whole + ".part"
     is_resumed = _size_of(path) > 0
     while True:

@@ -39,7 +39,7 @@ def read_on_white(data):
         colors = [_on_white8(*entry, gamma) for entry in _read_palette(chunks)]
         return b"".join([colors[index] for index in samples])
     if depth < 8:
-        samples = bytes([sample * 255 // (2 ** depth - 1) for sample in samples])
+        samples = bytes([sample * 255 // (2**depth - 1) for sample in samples])
     pixels = _with_alpha(samples, header, chunks.get("tRNS"))
     if depth == 16:
         has_alpha = color & 4 or "tRNS" in chunks
@@ -59,8 +59,8 @@ def _read_chunks(data):
     chunks, is_srgb, is_final, at = {"IDAT": b""}, False, False, 8  # is_final: nothing changes the gamma value any more
     header = None
     while at + 12 <= len(data):
-        size, = struct.unpack(">I", data[at:at + 4])
-        kind, content, check = data[at + 4:at + 8], data[at + 8:at + 8 + size], data[at + 8 + size:at + 12 + size]
+        (size,) = struct.unpack(">I", data[at : at + 4])
+        kind, content, check = data[at + 4 : at + 8], data[at + 8 : at + 8 + size], data[at + 8 + size : at + 12 + size]
         if kind == b"IDAT" and len(content) < size:
             chunks["IDAT"] += content  # it may be enough
             break
@@ -79,7 +79,7 @@ def _read_chunks(data):
         elif kind == b"sRGB" and not is_final:
             chunks["gamma"], is_srgb = _SRGB, True
         elif kind == b"gAMA" and size == 4 and not is_final:
-            gamma, = struct.unpack(">I", content)
+            (gamma,) = struct.unpack(">I", content)
             is_final = not 16 <= gamma <= 625000000
             if not is_final and not (is_srgb and _matters(_SRGB * _ONE / gamma)):
                 chunks["gamma"] = gamma
@@ -111,12 +111,12 @@ def _read_samples(header, compressed):
     for size, (x, y, dx, dy, columns, rows) in zip(sizes, passes):
         before = bytes(size)
         for row in range(rows):
-            before = _unfilter(raw[at], raw[at + 1:at + 1 + size], before, max(1, channels * depth // 8))
+            before = _unfilter(raw[at], raw[at + 1 : at + 1 + size], before, max(1, channels * depth // 8))
             at += 1 + size
             unpacked = _unpack(before, depth, columns * channels)
             line = rows_of_picture[y + row * dy]
             for channel in range(channels):
-                line[x * channels + channel::dx * channels] = unpacked[channel::channels]
+                line[x * channels + channel :: dx * channels] = unpacked[channel::channels]
     joined = [sample for line in rows_of_picture for sample in line]
     return joined if depth == 16 else bytes(joined)
 
@@ -168,7 +168,7 @@ def _read_palette(chunks):
     if not colors or len(colors) % 3 or len(colors) > 768:
         raise BadPicture("the palette is not valid")
     count = len(colors) // 3
-    entries = [(*colors[3 * i:3 * i + 3], alphas[i] if i < len(alphas) else 255) for i in range(count)]
+    entries = [(*colors[3 * i : 3 * i + 3], alphas[i] if i < len(alphas) else 255) for i in range(count)]
     return entries + [(0, 0, 0, 255)] * (256 - count)
 
 
@@ -195,11 +195,11 @@ def _matters(gamma):
 
 
 def _reciprocal(one, two=_ONE):
-    return math.floor(1e15 / one / two + .5)
+    return math.floor(1e15 / one / two + 0.5)
 
 
 def _corrected(value, most, gamma):
-    return value if value in (0, most) else math.floor(most * math.pow(value / float(most), gamma * .00001) + .5)
+    return value if value in (0, most) else math.floor(most * math.pow(value / float(most), gamma * 0.00001) + 0.5)
 
 
 @functools.cache
@@ -234,7 +234,7 @@ def _table16(gamma, shift):
     """16 to 16 bits, indexed by the upper 16 - shift bits."""
     most = (1 << 16 - shift) - 1
     if _matters(gamma):
-        return [math.floor(65535. * math.pow(value * (1.0 / most), gamma * .00001) + .5) for value in range(most + 1)]
+        return [math.floor(65535.0 * math.pow(value * (1.0 / most), gamma * 0.00001) + 0.5) for value in range(most + 1)]
     return [(value * 65535 + (1 << 15 - shift)) // most for value in range(most + 1)]
 
 
@@ -250,7 +250,7 @@ def _table16_of_8(gamma, shift):
 
 
 def _on_white16(pixels, gamma, shift, has_alpha):
-    overall = math.floor(gamma * 1e-5 * _SCREEN + .5)
+    overall = math.floor(gamma * 1e-5 * _SCREEN + 0.5)
     to_screen = _table16_of_8(overall, shift) if has_alpha or _matters(overall) else None
     to_linear, from_linear = _table16(_reciprocal(gamma), shift), _table16(_reciprocal(_SCREEN), shift)
     out = bytearray()
@@ -278,14 +278,15 @@ def write_rgb(pixels, width, height):
     deflate = zlib.compressobj(-1, zlib.DEFLATED, window, 8, zlib.Z_FILTERED)
     compressed, before = b"", bytes(size)
     for at in range(0, len(pixels), size):
-        line = pixels[at:at + size]
+        line = pixels[at : at + size]
         compressed += deflate.compress(_filter(line, before, width > 1, height > 1))
         before = line
     compressed += deflate.flush()
     header = struct.pack(">IIBBBBB", width, height, 8, _RGB, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"sRGB", b"\0"), (b"IDAT", compressed), (b"IEND", b"")]
-    return SIGNATURE + b"".join(struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-                                for kind, content in chunks)
+    return SIGNATURE + b"".join(
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content)) for kind, content in chunks
+    )
 
 
 # The distance of a byte from 0, if 128 and above count as negative.

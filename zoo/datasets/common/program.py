@@ -38,8 +38,9 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, description, examples=()):
         lines = [f"  {what}:\n    {command}" for what, command in examples]
-        super().__init__(description=description, formatter_class=_Help, allow_abbrev=False,
-                         epilog="\n".join(["examples:", *lines]) if lines else None)
+        super().__init__(
+            description=description, formatter_class=_Help, allow_abbrev=False, epilog="\n".join(["examples:", *lines]) if lines else None
+        )
 
     def error(self, message):
         raise UsageError(f"{message} (--help lists the options)")
@@ -47,6 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 def whole_number(least):
     """For an argument's type=."""
+
     def parse(text):
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"'{text}' is no whole number of {least} or more")
@@ -136,8 +138,9 @@ def start_program(words, folder, stdout):
     """Starts a program of the system in `folder`, in a process group of its own; it ends if this process is killed."""
     end_if_stopped()
     try:
-        return subprocess.Popen(words, cwd=folder, stdout=stdout, process_group=0,
-                                preexec_fn=lambda: _LIBC.prctl(1, signal.SIGTERM))  # PR_SET_PDEATHSIG
+        return subprocess.Popen(
+            words, cwd=folder, stdout=stdout, process_group=0, preexec_fn=lambda: _LIBC.prctl(1, signal.SIGTERM)
+        )  # PR_SET_PDEATHSIG
     except OSError as error:
         raise Error(f"cannot start {words[0]}: {error.strerror}") from None
 
@@ -150,7 +153,7 @@ def end_program(process):
         except ProcessLookupError:
             break
         process.poll()
-        time.sleep(.02)
+        time.sleep(0.02)
     process.poll()
 
 
@@ -158,7 +161,7 @@ def run_program(words, folder, advice):
     """Runs a program of the system, with its output on our standard error. Raises Error with `advice` if it fails."""
     process = start_program(words, folder, sys.stderr.fileno())
     while process.poll() is None and not _stop_signal:
-        time.sleep(.02)
+        time.sleep(0.02)
     if _stop_signal:
         end_program(process)
     end_if_stopped()

@@ -7,7 +7,7 @@ import sys
 import termios
 import time
 
-_REDRAW_SECONDS = .1
+_REDRAW_SECONDS = 0.1
 _FIRST_LINE_SECONDS, _LONGEST_SECONDS = 5, 600
 _SHORTEST_BAR, _LONGEST_BAR = 8, 50
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -23,7 +23,7 @@ def format_bytes(count):
 
 
 def format_duration(seconds):
-    """"0:07", "12:34" or "1:02:03"."""
+    """ "0:07", "12:34" or "1:02:03"."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
@@ -112,7 +112,7 @@ class ProgressBar:
         room = columns - len(head) - sum(len(field) + 2 for field in fields) - 3
         bar = f" |{_bar(share, min(room, _LONGEST_BAR))}|" if room >= _SHORTEST_BAR else ""
         # Without wrapping at the edge; the cursor rests at the beginning, so that a change of the window's width leaves nothing behind.
-        self._write("\r\x1b[?7l" + "  ".join([head + bar, *fields])[:max(columns, 0)] + "\x1b[J\x1b[?7h\r")
+        self._write("\r\x1b[?7l" + "  ".join([head + bar, *fields])[: max(columns, 0)] + "\x1b[J\x1b[?7h\r")
         self._is_drawn = True
 
 

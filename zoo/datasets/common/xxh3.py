@@ -8,17 +8,18 @@ _PRIME64 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA
 _SECRET = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8084674f743248ee03590e6813a264c"
     "3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364"
-    "eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e")
+    "eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+)
 _LAST_ACCUMULATE, _MERGE = 7, 11  # where in the secret the last stripe and the end begin
 _STRIPE = 64
 
 
 def _u32(data, at):
-    return int.from_bytes(data[at:at + 4], "little")
+    return int.from_bytes(data[at : at + 4], "little")
 
 
 def _u64(data, at):
-    return int.from_bytes(data[at:at + 8], "little")
+    return int.from_bytes(data[at : at + 8], "little")
 
 
 def _fold(a, b):
@@ -91,11 +92,11 @@ def _long(data):
     stripes_a_block = (len(_SECRET) - _STRIPE) // 8
     for stripe in range((len(data) - 1) // _STRIPE):
         place = stripe % stripes_a_block
-        _accumulate(sums, data[_STRIPE * stripe:_STRIPE * (stripe + 1)], _SECRET[8 * place:8 * place + _STRIPE])
+        _accumulate(sums, data[_STRIPE * stripe : _STRIPE * (stripe + 1)], _SECRET[8 * place : 8 * place + _STRIPE])
         if place == stripes_a_block - 1:
             for i, key in enumerate(struct.unpack("<8Q", _SECRET[-_STRIPE:])):
                 sums[i] = (sums[i] ^ sums[i] >> 47 ^ key) * _PRIME32[0] & _MASK
-    _accumulate(sums, data[-_STRIPE:], _SECRET[-_STRIPE - _LAST_ACCUMULATE:-_LAST_ACCUMULATE])
+    _accumulate(sums, data[-_STRIPE:], _SECRET[-_STRIPE - _LAST_ACCUMULATE : -_LAST_ACCUMULATE])
     value = len(data) * _PRIME64[0]
     for i in range(4):
         value += _fold(sums[2 * i] ^ _u64(_SECRET, _MERGE + 16 * i), sums[2 * i + 1] ^ _u64(_SECRET, _MERGE + 16 * i + 8))

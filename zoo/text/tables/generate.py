@@ -37,8 +37,9 @@ def ask_peer():
     representatives = representative_marks(nfd)
     split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
 
-    peer = dict(removed=[], cleaned_space=[], space=[], chinese=[], punctuation=[], stripped={}, lower={},
-                mark=[], starter_mark=[], surviving_mark={})
+    peer = dict(
+        removed=[], cleaned_space=[], space=[], chinese=[], punctuation=[], stripped={}, lower={}, mark=[], starter_mark=[], surviving_mark={}
+    )
     for code in CODE_POINTS:
         char = chr(code)
         cleaned = clean(char)
@@ -101,6 +102,7 @@ def ask_whitespace_splitter():
 
 def ask_sacrebleu():
     """Code points by the categories of its tokenizer intl, by what they do to a final sigma in lower(), and by Python's re."""
+
     def is_in(category):
         return [code for code in CODE_POINTS if regex.match(rf"\p{{{category}}}", chr(code))]
 
@@ -109,8 +111,14 @@ def ask_sacrebleu():
 
     cased = [code for code in CODE_POINTS if is_final(chr(code))]
     ignorable = [code for code in CODE_POINTS if is_final("a" + chr(code)) and not is_final(chr(code))]
-    return dict(number=is_in("N"), punctuation=is_in("P"), symbol=is_in("S"), cased=cased, ignorable=ignorable,
-                word=[code for code in CODE_POINTS if re.match(r"\w", chr(code))])
+    return dict(
+        number=is_in("N"),
+        punctuation=is_in("P"),
+        symbol=is_in("S"),
+        cased=cased,
+        ignorable=ignorable,
+        word=[code for code in CODE_POINTS if re.match(r"\w", chr(code))],
+    )
 
 
 def representative_marks(nfd):
@@ -189,8 +197,7 @@ def render(peer):
 
     single = {c: o for c, o in peer["lower"].items() if len(o) == 1}
     several = {c: o for c, o in peer["lower"].items() if len(o) > 1}
-    table("Range", "kRemoved", "Dropped by clean_text: control, format and private use characters.",
-          ranges(peer["removed"]))
+    table("Range", "kRemoved", "Dropped by clean_text: control, format and private use characters.", ranges(peer["removed"]))
     table("Range", "kCleanedSpace", "Made a space by clean_text.", ranges(peer["cleaned_space"]))
     table("Range", "kSpace", "Splits words.", ranges(peer["space"]))
     table("Range", "kChinese", "Set apart by tokenize_chinese_chars.", ranges(peer["chinese"]))
@@ -198,10 +205,8 @@ def render(peer):
     table("LowerRun", "kLower", "Lowercase: first, last, stride, difference.", lower_runs(single))
     table("Sequence", "kLowerSequences", "Lowercase of several code points.", sequences(several))
     table("Range", "kMarks", "Dropped by strip_accents; combining class not 0.", ranges(peer["mark"]))
-    table("Range", "kStarterMarks", "Dropped by strip_accents; combining class 0, so marks are not sorted across it.",
-          ranges(peer["starter_mark"]))
-    table("MarkClass", "kSurvivingMarks", "Kept by strip_accents, but sorted by this combining class.",
-          sorted(peer["surviving_mark"].items()))
+    table("Range", "kStarterMarks", "Dropped by strip_accents; combining class 0, so marks are not sorted across it.", ranges(peer["starter_mark"]))
+    table("MarkClass", "kSurvivingMarks", "Kept by strip_accents, but sorted by this combining class.", sorted(peer["surviving_mark"].items()))
     table("Sequence", "kStripped", "What strip_accents leaves of a decomposed character.", sequences(peer["stripped"]))
     return tables.text()
 
@@ -228,8 +233,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1 when the committed table differs")
     check = parser.parse_args().check
-    texts = {"unicode_tables.inc": render(ask_peer()), "word_characters.inc": render_splitter(ask_whitespace_splitter()),
-             "metric_characters.inc": render_metrics(ask_sacrebleu())}
+    texts = {
+        "unicode_tables.inc": render(ask_peer()),
+        "word_characters.inc": render_splitter(ask_whitespace_splitter()),
+        "metric_characters.inc": render_metrics(ask_sacrebleu()),
+    }
     for name, text in texts.items():
         path = FOLDER / name
         if not check:
