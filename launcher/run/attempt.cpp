@@ -136,6 +136,11 @@ bool was_ended_by(std::optional<int> signal, int wait_status) {
   return signal && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == *signal;
 }
 
+/// It was asked to, and nothing has failed.
+bool was_stopped(int wait_status, const PassedSignals& passed) {
+  return asks_to_be_resumed(wait_status) || passed.answered_by(wait_status) != 0;
+}
+
 /// One more of those that ask the ranks to end, while they are saving.
 void note_signal(Output& output, int signal, double seconds_left) {
   output.message(fmt::format("lockrun: {} received; the ranks are ending and have {:.0f} s left{}",
@@ -320,7 +325,7 @@ class Attempt {
 
   /// The others go on, and a new process takes the place of the one that has ended.
   bool replace(const Event& event) {
-    if (!replacements_.wanted() || event.status == 0 || kill_at_ || asks_to_be_resumed(event.status))
+    if (!replacements_.wanted() || event.status == 0 || kill_at_ || was_stopped(event.status, passed_))
       return false;
     // Schedulers send it to each process. The others wait for one that had no handler yet, to save with it.
     const bool was_sent_to_all = passed_.have_ended(event.status) || was_ended_by(held_signal_, event.status);
@@ -554,7 +559,7 @@ class Attempt {
         workers_.ended(event, consequence, passed_.have_ended(event.status), job_.started);
     finish_if_none_runs();
     if (event.status == 0 || consequence) return;
-    if (asks_to_be_resumed(event.status)) return resume_later(worker);
+    if (was_stopped(event.status, passed_)) return resume_later(worker);
     if (kill_at_ && why_ != Why::resume) return;
     const std::string what = fmt::format("rank {} on {} {}", worker.rank, host_name(), how_it_ended(worker));
     if ((workers_.running() > 0 || job_.agent != nullptr) &&
@@ -569,15 +574,17 @@ class Attempt {
   }
 
   void resume_later(const WorkerResult& worker) {
+    if (answered_ == 0) answered_ = passed_.answered_by(worker.wait_status);
     if (kill_at_) return;
     // The ranks have agreed on the end, by those that were asked on other machines.
     if (end_.has_come()) return end_.release();
     if (workers_.running() > 0) {
-      output_.message(
-          fmt::format("lockrun: rank {} ended with exit code {}, so the job is to be resumed later; the "
-                      "other ranks have {:g} s "
-                      "to end",
-                      worker.rank, kResumeCode, job_.options.shutdown_timeout));
+      const std::string why =
+          answered_ != 0
+              ? fmt::format("{} after {}", how_it_ended(worker), signal_name(answered_))
+              : fmt::format("ended with exit code {}, so the job is to be resumed later", kResumeCode);
+      output_.message(fmt::format("lockrun: rank {} {}; the other ranks have {:g} s to end", worker.rank, why,
+                                  job_.options.shutdown_timeout));
     }
     if (job_.agent != nullptr) job_.agent->report_resume();
     tell_to_end(SIGTERM, Why::resume);
@@ -733,6 +740,7 @@ class Attempt {
     if (!hung_.empty())
       result.told.insert(result.told.end(), {hung_, on_this_machine(hung_)});  // the warning
     if (!error_.empty()) result.told.push_back(on_this_machine(error_));
+    if (answered_ != 0) result.asked_to_end = answered_;
     if (!ending_signals_.empty()) result.asked_to_end = ending_signals_.front();
     for (size_t i = 0; i < result.workers.size(); ++i) {
       const shm::RankInfo info = segment_.rank_info(static_cast<int>(i));
@@ -785,6 +793,7 @@ class Attempt {
   Why why_ = Why::failure;
   std::vector<int> ending_signals_;  ///< that have come
   PassedSignals passed_;             ///< the other signals that have
+  int answered_ = 0;                 ///< one of these, by which a rank was stopped; 0: none
   std::deque<UniqueFd> pidfds_;      ///< of the running workers; a handler refers to its element
   std::vector<Event> stopped_;       ///< ranks, not told of yet
   double resumed_at_ = 0;

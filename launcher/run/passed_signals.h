@@ -34,6 +34,12 @@ class PassedSignals {
     return WIFSIGNALED(wait_status) && is_one_of(passed_on_, WTERMSIG(wait_status));
   }
 
+  /// The signal by which a rank says, with its exit code, that it was stopped: 128 + its number, as shells do. 0: it says nothing.
+  int answered_by(int wait_status) const {
+    if (!WIFEXITED(wait_status) || !is_one_of(passed_on_, WEXITSTATUS(wait_status) - 128)) return 0;
+    return WEXITSTATUS(wait_status) - 128;
+  }
+
  private:
   static bool is_one_of(const std::vector<int>& signals, int signal) {
     return std::find(signals.begin(), signals.end(), signal) != signals.end();

@@ -153,6 +153,27 @@ class ExitCodeTest(LockrunTest):
         self.assertIn("which lockrun received and passed on; the program has no handler for it", err)
         self.assertNotIn("consequence", err)
 
+    def test_a_rank_that_sigusr1_has_stopped_is_not_started_again(self):
+        loop = "while true; do sleep 0.02; done"
+        ends = f"trap 'exit 138' USR1; trap 'touch term$RANK; exit 75' TERM; touch ready$RANK; {loop}"
+        stays = f"trap '' USR1; trap 'touch term$RANK; exit 143' TERM; touch ready$RANK; {loop}"
+        for flags in ((), ("--max-replacements", "2")):
+            with self.subTest(flags=flags):
+                process = self.start_ranks(
+                    f"[ $TORCHELASTIC_RESTART_COUNT = 0 ] || touch again; if [ $RANK = 0 ]; then {ends}; else {stays}; fi",
+                    "--max-restarts",
+                    "3",
+                    *flags,
+                )
+                process.send_signal(signal.SIGUSR1)
+                code, err = self.end(process)
+                self.assertEqual(code, 138, err)
+                self.assertRegex(err, r"rank 0 ended with exit code 138 after SIGUSR1; the other ranks have [\d.]+ s to end")
+                self.assertTrue((self.directory / "term1").exists())
+                self.assertFalse((self.directory / "again").exists() or (self.directory / "term0").exists(), err)
+                for name in ("ready0", "ready1", "term1"):
+                    (self.directory / name).unlink()
+
     def test_a_stopped_guardian_hides_no_exit(self):
         process = self.start_ranks("touch ready$RANK; while [ ! -e go ]; do sleep 0.02; done; exit 6")
         (guardian,) = [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]

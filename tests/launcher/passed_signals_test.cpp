@@ -40,4 +40,15 @@ TEST(PassedSignals, HaveEndedARankOnceTheyWerePassedOn) {
   EXPECT_FALSE(passed.have_ended(SIGUSR1 << 8)) << "an exit code";
 }
 
+TEST(PassedSignals, AreAnsweredByAnExitCode) {
+  const int stopped = (128 + SIGUSR1) << 8;
+  PassedSignals passed;
+  passed.add(SIGUSR1);
+  EXPECT_EQ(passed.answered_by(stopped), 0) << "it was not passed on yet";
+  passed.take_due([](int) { return false; });
+  EXPECT_EQ(passed.answered_by(stopped), SIGUSR1);
+  for (const int other : {SIGUSR1, 0, 1 << 8, 75 << 8, (128 + SIGUSR2) << 8, (128 + SIGTERM) << 8})
+    EXPECT_EQ(passed.answered_by(other), 0) << other;
+}
+
 }  // namespace
