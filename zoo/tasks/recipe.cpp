@@ -88,7 +88,9 @@ void train_evaluate_predict(const World& world, Trainer& trainer, const Datasets
   }
   if (data.test.size > 0) {
     if (signals) end_if_stopped(world, args.output_dir);
+    const int late = stop_signal();  // it has come since the ranks agreed
     signals.reset();
+    if (late != 0) std::raise(late);
     const auto prediction = trainer.predict(data.test);
     save("test", prediction.metrics);
     if (main_rank && write_predictions) write_predictions(prediction);

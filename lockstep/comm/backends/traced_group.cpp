@@ -31,6 +31,7 @@ class TracedWork : public Work {
   int source_rank() const override { return work_->source_rank(); }
   Watch watch() const override { return work_->watch(); }
   bool look(std::optional<std::chrono::milliseconds> waited) override {
+    const base::LockGuard lock(mutex_);
     if (!work_->look(waited)) return false;
     end(timeline::now());
     return true;
@@ -40,16 +41,21 @@ class TracedWork : public Work {
 
   /// For whatever thread: has it ended, as far as can be seen? Its error is for whoever waits for it.
   bool is_seen_to_end() noexcept {
+    if (has_ended_.load()) return true;
+    if (!mutex_.try_lock()) return false;  // another thread is in a call of it, which notes the end
+    bool is_over = true;
     try {
-      if (!has_ended_.load() && work_->look(std::nullopt)) end(timeline::now());
-      return has_ended_.load();
+      is_over = work_->look(std::nullopt);
+      if (is_over) end(timeline::now());
     } catch (...) {
-      return true;
     }
+    mutex_.unlock();
+    return is_over;
   }
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
+    const base::LockGuard lock(mutex_);
     if (work_->is_completed()) {
       work_->wait(timeout);
       return end(timeline::now());
@@ -61,6 +67,7 @@ class TracedWork : public Work {
     end(now);
   }
   bool poll() override {
+    const base::LockGuard lock(mutex_);
     if (!work_->is_completed()) return false;
     if (work_->exception()) std::rethrow_exception(work_->exception());
     end(timeline::now());
@@ -71,6 +78,7 @@ class TracedWork : public Work {
   }
 
   std::shared_ptr<Work> work_;
+  base::Mutex mutex_;  // held by who uses work_: its user, or a later call of the group in another thread
   const char* name_;
   int64_t begin_, bytes_;
   int32_t bucket_;
