@@ -11,11 +11,12 @@ def unshare(*kinds):
     return ["unshare", *([] if os.geteuid() == 0 else ["-Ur"]), *kinds]
 
 
-def become_root():
-    """Without privileges: starts this script anew as root of a user namespace. Ranks that it starts share that, as one user's ranks do: from
-    user namespaces of their own they may not open each other's memory."""
-    if os.geteuid() != 0 and refusal() is None:
-        os.execvp("unshare", [*unshare(), sys.executable, *sys.argv])
+def become_root(needed=(), own=(), first="true"):
+    """Without privileges: starts this script anew as root of a user namespace, and in namespaces of the kinds `own`, behind the shell command
+    `first`. Ranks that it starts share them, as one user's ranks do: from user namespaces of their own they may not open each other's memory.
+    Does nothing if namespaces of the kinds `needed` are refused."""
+    if os.geteuid() != 0 and refusal(*needed) is None:
+        os.execvp("unshare", [*unshare(*own), "sh", "-c", f'{first} && exec "$@"', "sh", sys.executable, *sys.argv])
 
 
 @functools.cache

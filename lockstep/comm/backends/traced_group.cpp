@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
+#include <exception>
 #include <utility>
 
 #include "lockstep/base/mutex.h"
@@ -31,26 +32,29 @@ class TracedWork : public Work {
   int source_rank() const override { return work_->source_rank(); }
   Watch watch() const override { return work_->watch(); }
   bool look(std::optional<std::chrono::milliseconds> waited) override {
-    const base::LockGuard lock(mutex_);
-    if (!work_->look(waited)) return false;
-    end(timeline::now());
-    return true;
+    if (!mutex_.try_lock()) return false;  // another thread is in a call of it, which notes the end
+    bool is_over = false;
+    std::exception_ptr failure;
+    try {
+      is_over = work_->look(waited);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    mutex_.unlock();
+    if (failure) std::rethrow_exception(failure);
+    if (is_over) end(timeline::now());
+    return is_over;
   }
   bool acts_at_end() const override { return work_->acts_at_end(); }
   EngineKind engine() const override { return work_->engine(); }
 
   /// For whatever thread: has it ended, as far as can be seen? Its error is for whoever waits for it.
   bool is_seen_to_end() noexcept {
-    if (has_ended_.load()) return true;
-    if (!mutex_.try_lock()) return false;  // another thread is in a call of it, which notes the end
-    bool is_over = true;
     try {
-      is_over = work_->look(std::nullopt);
-      if (is_over) end(timeline::now());
+      return has_ended_.load() || look(std::nullopt);
     } catch (...) {
+      return true;
     }
-    mutex_.unlock();
-    return is_over;
   }
 
  private:
