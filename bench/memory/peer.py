@@ -25,21 +25,32 @@ def sum_over_ranks(value):
     return total.item()
 
 
-def main():
-    way, width, layers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    before = sum_over_ranks(proportional_memory())
+def make_model(name):
+    """A model, those of its modules that FSDP2 divides one by one, and an input."""
+    if name == "bert-base":
+        from transformers import BertConfig, BertForSequenceClassification
+
+        model = BertForSequenceClassification(BertConfig())
+        return model, model.bert.encoder.layer, torch.randint(1, 30000, (2, 16))
+    layers, width = map(int, name.split("x"))
     model = torch.nn.Sequential()
     for _ in range(layers):
         model.append(torch.nn.Linear(width, width))
         model.append(torch.nn.Tanh())
+    return model, model[::2], torch.randn(8, width)
+
+
+def main():
+    way, name = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    before = sum_over_ranks(proportional_memory())
+    model, layers, x = make_model(name)
     elements = sum(parameter.numel() for parameter in model.parameters())
     if way == "fsdp2":
         mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
-        for layer in model:
-            if isinstance(layer, torch.nn.Linear):
-                fully_shard(layer, mesh=mesh)
+        for layer in layers:
+            fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
         wrapped = model
     else:
@@ -48,10 +59,10 @@ def main():
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-4)
     else:
         optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-4)
-    x = torch.randn(8, width)
     for _ in range(3):
         optimizer.zero_grad(set_to_none=False)
-        wrapped(x).square().mean().backward()
+        output = wrapped(x)
+        getattr(output, "logits", output).square().mean().backward()
         optimizer.step()
     after = sum_over_ranks(proportional_memory())
     if dist.get_rank() == 0:

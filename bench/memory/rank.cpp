@@ -1,10 +1,11 @@
-// memory_rank WAY WIDTH LAYERS: the memory that a model of linear layers, its gradients and AdamW hold after some steps, over all
-// ranks of the machine, in MiB. Rank 0 prints it as a line of JSON.
+// memory_rank WAY MODEL: the memory that a model, its gradients and AdamW hold after some steps, over all ranks of the machine, in
+// MiB. Rank 0 prints it as a line of JSON.
 //
-// WAY: ddp, zero, fused_zero or fused_zero_shared.
+// WAY: ddp, zero, fused_zero or fused_zero_shared. MODEL: bert-base, or LAYERSxWIDTH for linear layers.
 #include <malloc.h>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
@@ -25,6 +26,7 @@
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/parallel/parameters.h"
+#include "lockstep/zoo/models/bert.h"
 
 namespace {
 
@@ -63,14 +65,18 @@ struct TowerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Tower);
 
-int run(int argc, char** argv) {
-  if (argc != 4) throw ValueError("usage: memory_rank ddp|zero|fused_zero|fused_zero_shared WIDTH LAYERS");
-  const std::string way = argv[1];
-  const int64_t width = std::atoll(argv[2]), layers = std::atoll(argv[3]);
-  at::set_num_threads(1);
-  const World world = init();
-  const double before = sum_over_ranks(world, proportional_memory());
-  Tower model(width, layers);
+/// LAYERSxWIDTH
+Tower make_tower(const std::string& sizes, int64_t& width) {
+  const size_t cross = sizes.find('x');
+  const int64_t layers = std::atoll(sizes.c_str());
+  width = cross == std::string::npos ? 0 : std::atoll(sizes.c_str() + cross + 1);
+  if (layers < 1 || width < 1)
+    throw ValueError("the model is '" + sizes + "'; it may be bert-base or LAYERSxWIDTH, as in 8x2048");
+  return Tower(width, layers);
+}
+
+template <class Model, class Input>
+void measure(const World& world, const std::string& way, double before, Model model, const Input& input) {
   DistributedDataParallel ddp(model);
   const torch::optim::AdamWOptions options(1e-4);
   std::shared_ptr<torch::optim::Optimizer> optimizer;
@@ -82,12 +88,11 @@ int run(int argc, char** argv) {
     optimizer = std::make_shared<FusedZeroRedundancyOptimizer<torch::optim::AdamW>>(
         ddp, options, FusedZeroRedundancyOptimizerOptions{.shared_parameters = way == "fused_zero_shared"});
   } else {
-    throw ValueError("unknown way " + way);
+    throw ValueError("the way is '" + way + "'; it may be ddp, zero, fused_zero or fused_zero_shared");
   }
-  const at::Tensor x = at::randn({8, width});
   for (int step = 0; step < 3; ++step) {
     optimizer->zero_grad();
-    ddp(x).square().mean().backward();
+    ddp(input).square().mean().backward();
     optimizer->step();
   }
   const double after = sum_over_ranks(world, proportional_memory());
@@ -96,6 +101,24 @@ int run(int argc, char** argv) {
   if (world.rank() == 0) {
     fmt::print("{{\"mib\": {:.1f}, \"parameters_mib\": {:.4f}}}\n", after - before,
                static_cast<double>(elements) * 4 / (1 << 20));
+  }
+}
+
+int run(int argc, char** argv) {
+  if (argc != 3)
+    throw ValueError("usage: memory_rank ddp|zero|fused_zero|fused_zero_shared bert-base|LAYERSxWIDTH");
+  const std::string way = argv[1], name = argv[2];
+  at::set_num_threads(1);
+  const World world = init();
+  const double before = sum_over_ranks(world, proportional_memory());
+  if (name == "bert-base") {
+    const models::BertBatch batch{
+        .input_ids = at::randint(1, 30000, {2, 16}, at::kLong), .token_type_ids = {}, .attention_mask = {}};
+    measure(world, way, before, models::BertForSequenceClassification(models::BertConfig{}), batch);
+  } else {
+    int64_t width = 0;
+    const Tower tower = make_tower(name, width);
+    measure(world, way, before, tower, at::randn({8, width}));
   }
   world.barrier();
   return 0;
