@@ -1,10 +1,11 @@
-"""Makes the API reference from the /// comments of the public headers: Doxygen reads them, this program writes a page for each module,
-so that the site's search, theme and navigation hold for the reference too. It judges Doxygen's warnings: a public symbol without a
+"""Makes the API reference from the /// comments of the public headers: Doxygen reads them, this program writes a page for each header
+and one for each module, so that the site's search, theme and navigation hold for the reference too. It judges Doxygen's warnings: a public symbol without a
 /// comment is an error, unless it is one of those in docs/api_undocumented.txt. That list should only get shorter; a line that is no
 longer true is named.
 
 Usage: docs_api.py PAGES [--write] [--without-doxygen]
-  PAGES              the pages of the site; api/MODULE.md and the table of modules in reference/api.md are written there
+  PAGES              the pages of the site; api/MODULE.md, api/MODULE/HEADER.md and the table of modules in reference/api.md are
+                     written there
   --write            write docs/api_undocumented.txt anew
   --without-doxygen  write only what the navigation needs: pages that say that the reference was left out
 """
@@ -123,28 +124,39 @@ def anchor_of(qualified):
     return re.sub(r"[^a-z0-9_]+", "-", qualified.removeprefix("lockstep::").lower()).strip("-")
 
 
+def page_of(header):
+    """The page of a header, in the folder api/."""
+    return header.split("/", 1)[1].removesuffix(".h") + ".md"
+
+
+def included(header):
+    """What a program writes between <>."""
+    return f"lockstep/{header}" if header.startswith("zoo/") else header
+
+
 class Places:
     """Which page and which anchor a symbol of Doxygen's has."""
 
     def __init__(self):
         self.anchors = {}
 
-    def add(self, identifier, module, qualified):
-        self.anchors[identifier] = (module, anchor_of(qualified))
+    def add(self, identifier, header, qualified):
+        self.anchors[identifier] = (page_of(header), anchor_of(qualified))
 
-    def link(self, identifier, label, module):
+    def link(self, identifier, label, page):
+        """A link that stands in the page."""
         if identifier not in self.anchors:
             return label
         goal, anchor = self.anchors[identifier]
-        return f"[{label}]({'' if goal == module else goal + '.md'}#{anchor})"
+        return f"[{label}]({'' if goal == page else os.path.relpath(goal, os.path.dirname(page))}#{anchor})"
 
 
 class Words:
     """The text of a comment as Markdown."""
 
-    def __init__(self, places, module):
+    def __init__(self, places, page):
         self.places = places
-        self.module = module
+        self.page = page
 
     def inline(self, node):
         text = plain(node.text or "")
@@ -155,7 +167,7 @@ class Words:
     def element(self, node):
         whole = "".join(node.itertext())
         if node.tag == "ref":
-            return self.places.link(node.get("refid"), plain(whole), self.module)
+            return self.places.link(node.get("refid"), plain(whole), self.page)
         if node.tag == "computeroutput":
             return f"`{whole}`"
         if node.tag in ("emphasis", "bold"):
@@ -232,31 +244,26 @@ def cell(text):
 
 
 class Page:
-    """The page of one module."""
+    """The page of one header."""
 
-    def __init__(self, module, places, symbols):
-        self.module = module
-        self.words = Words(places, module)
-        self.places = places
-        self.symbols = symbols
-        self.lines = [f"# {module}", MODULES[module][0].upper() + MODULES[module][1:] + "."]
+    def __init__(self, header, places):
+        page = page_of(header)
+        self.words = Words(places, page)
+        module = module_of(header)
+        up = os.path.relpath(f"{module}.md", os.path.dirname(page))
+        self.lines = [f"# {plain(header.rsplit('/', 1)[1])}", f"A header of [{module}]({up}): {MODULES[module]}."]
+        if purpose := purpose_of(header):
+            self.lines.append(plain(purpose))
+        self.lines.append(f"```cpp\n#include <{included(header)}>\n```")
 
     def text(self):
         return "\n\n".join(self.lines) + "\n"
-
-    def add_header(self, header, compounds, members):
-        self.lines += [f"## {header.rsplit('/', 1)[1]}", f"`#include <{header if not header.startswith('zoo/') else 'lockstep/' + header}>`"]
-        if purpose := purpose_of(header):
-            self.lines.append(plain(purpose))
-        for compound in compounds:
-            self.add_compound(compound)
-        self.add_members(members, 3)
 
     def add_compound(self, compound):
         qualified = compound.findtext("compoundname")
         name = qualified.removeprefix("lockstep::")
         bases = [code_of(base) for base in compound.findall("basecompoundref") if base.get("prot") == "public"]
-        self.lines.append(f"### {plain(name)} {{ #{anchor_of(qualified)} }}")
+        self.lines.append(f"## {plain(name)} {{ #{anchor_of(qualified)} }}")
         self.lines.append(f"```cpp\n{compound.get('kind')} {name.rsplit('::', 1)[-1]}{' : public ' + ', '.join(bases) if bases else ''};\n```")
         self.lines.append(self.words.of(compound))
         members = [
@@ -266,7 +273,7 @@ class Page:
             if member.get("prot") == "public" and member.get("kind") != "friend"
         ]
         self.add_fields([member for member in members if member.get("kind") == "variable"])
-        self.add_members([member for member in members if member.get("kind") != "variable"], 4)
+        self.add_members([member for member in members if member.get("kind") != "variable"], 3)
 
     def add_fields(self, fields):
         if not fields:
@@ -309,8 +316,20 @@ class Page:
         return " ".join(filter(None, (code_of(member.find("type")), member.findtext("name"), initial))) + ";"
 
 
+def contents(page, compounds, members):
+    """Links to what a header declares, each name once."""
+    names = {}
+    for compound in compounds:
+        qualified = compound.findtext("compoundname")
+        if "::" not in qualified.removeprefix("lockstep::").removeprefix("tasks::").removeprefix("models::"):
+            names.setdefault(qualified.rsplit("::", 1)[-1], anchor_of(qualified))
+    for member in members:
+        names.setdefault(member.findtext("name"), anchor_of(member.findtext("qualifiedname") or member.findtext("name")))
+    return ", ".join(f"[{plain(name)}]({page}#{anchor})" for name, anchor in names.items())
+
+
 def write_pages(xml, headers, pages):
-    """One page a module, and the table of modules in the front page."""
+    """One page a header, one a module with the list of its headers, and the table of modules in the front page."""
     places = Places()
     compounds = collections.defaultdict(list)  # by header
     members = collections.defaultdict(list)
@@ -324,9 +343,9 @@ def write_pages(xml, headers, pages):
             if header not in headers or "::detail" in compound.findtext("compoundname") or compound.get("prot") == "private":
                 continue
             compounds[header].append(compound)
-            places.add(compound.get("id"), module_of(header), compound.findtext("compoundname"))
+            places.add(compound.get("id"), header, compound.findtext("compoundname"))
             for member in compound.iter("memberdef"):
-                places.add(member.get("id"), module_of(header), member.findtext("qualifiedname") or compound.findtext("compoundname"))
+                places.add(member.get("id"), header, member.findtext("qualifiedname") or compound.findtext("compoundname"))
         elif kind in ("namespace", "file"):
             for member in compound.iter("memberdef"):
                 header = member.find("location").get("file")
@@ -334,7 +353,7 @@ def write_pages(xml, headers, pages):
                 known = any(member.get("id") == other.get("id") for other in members[header])
                 if header in headers and "::detail" not in qualified and not known and (kind == "namespace" or member.get("kind") == "define"):
                     members[header].append(member)
-                    places.add(member.get("id"), module_of(header), qualified)
+                    places.add(member.get("id"), header, qualified)
 
     def by_line(symbol):
         return int(symbol.find("location").get("line"))
@@ -344,21 +363,27 @@ def write_pages(xml, headers, pages):
         own = [header for header in headers if module_of(header) == module and (compounds[header] or members[header])]
         if not own:
             continue
-        page = Page(module, places, None)
+        lines = [f"# {module}", MODULES[module][0].upper() + MODULES[module][1:] + "."]
+        table = ["| header | declares |", "|---|---|"]
         for header in own:
-            page.add_header(header, sorted(compounds[header], key=by_line), sorted(members[header], key=by_line))
-        (pages / "api" / f"{module}.md").write_text(page.text())
+            page = Page(header, places)
+            for compound in sorted(compounds[header], key=by_line):
+                page.add_compound(compound)
+            page.add_members(sorted(members[header], key=by_line), 2)
+            path = pages / "api" / page_of(header)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(page.text())
+            name = header.split("/", 2)[2]
+            table.append(
+                f"| [{plain(name)}]({page_of(header)}) | {contents(page_of(header), sorted(compounds[header], key=by_line), members[header])} |"
+            )
+        (pages / "api" / f"{module}.md").write_text("\n\n".join([*lines, "\n".join(table)]) + "\n")
         rows.append(
             f"| [{module}](../api/{module}.md) | {MODULES[module]} | "
-            + ", ".join(f"[{header.rsplit('/', 1)[1].removesuffix('.h')}](../api/{module}.md#{slug(header)})" for header in own)
+            + ", ".join(f"[{header.rsplit('/', 1)[1].removesuffix('.h')}](../api/{page_of(header)})" for header in own)
             + " |"
         )
     return "\n".join(rows)
-
-
-def slug(header):
-    """The anchor that MkDocs gives to a header's heading."""
-    return header.rsplit("/", 1)[1].replace(".", "")
 
 
 def main():

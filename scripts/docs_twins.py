@@ -1,4 +1,4 @@
-"""Puts the Markdown of each page beside the page, and llms.txt, which lists them in the order of the navigation with what each says first.
+"""Puts the Markdown of each page beside the page, and llms.txt, which lists those of the navigation with what each says first.
 
 Usage: docs_twins.py PAGES SITE
 """
@@ -50,8 +50,10 @@ def main(pages, site):
         text = (pages / page).read_text()
         title = re.search(r"^# (.*)$", text, re.M)[1].replace("`", "")
         lines.append(f"- [{title}]({page}): {first_sentence(text)}".rstrip(": "))
-        (site / page).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(pages / page, site / page)
+    for page in pages.rglob("*.md"):
+        twin = site / page.relative_to(pages)
+        twin.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(page, twin)
     (site / "llms.txt").write_text("\n".join(lines) + "\n")
 
 
