@@ -178,6 +178,7 @@ COMMANDS = {
     "bench/step/run": Run("bench/step/run --rounds 1 --steps 2 --models toy"),
     "bench/activation_checkpoint/run": Run("bench/activation_checkpoint/run --rounds 1 --steps 1 --layers 1 --batch 1 --length 8"),
     "bench/memory/run": Run("bench/memory/run --rounds 1 --model 1x8 --nproc-per-node 1"),
+    "bench/memory/run --model bert-base --rounds 1": Run("bench/memory/run --model bert-base --rounds 1 --nproc-per-node 1"),
     "bench/replicas/run": Run("bench/replicas/run --rounds 1 --steps 2 --batch 2"),
     ".venv/bin/python bench/finetune/run --steps 25": Run(
         "{python} bench/finetune/run --steps 2 --rounds 1 --batch-size 2 --processes 1 --model {model} --train-file {reviews} "
