@@ -89,6 +89,7 @@ void MachineJob::start(const std::string& command, int stdout_fd) {
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     const int nothing = ::open("/dev/null", O_RDWR);
+    if (nothing < 0) ::_exit(127);
     ::dup2(nothing, STDIN_FILENO);
     ::dup2(stdout_fd >= 0 ? stdout_fd : nothing, STDOUT_FILENO);
     if (said_.valid()) ::dup2(said_.get(), STDERR_FILENO);  // shown if it fails

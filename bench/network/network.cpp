@@ -65,10 +65,10 @@ pid_t start_holder() {
     // /sys shows the network of whoever mounted it, and UCX looks there. Where that is refused, Gloo works.
     if (is_there && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0)
       (void)::mount("sysfs", "/sys", "sysfs", 0, nullptr);
-    if (is_there) (void)!::write(tell.get(), "+", 1);
+    if (!is_there) ::_exit(1);
+    (void)!::write(tell.get(), "+", 1);
     tell.reset();
-    while (is_there) ::pause();
-    ::_exit(1);
+    for (;;) ::pause();
   }
   tell.reset();
   char mark = 0;
@@ -76,7 +76,7 @@ pid_t start_holder() {
   return process;
 }
 
-void end_process(pid_t process) {
+void kill_holder(pid_t process) {
   ::kill(process, SIGKILL);
   ::waitpid(process, nullptr, 0);
 }
@@ -140,8 +140,8 @@ void Network::connect(const std::string& rate, const CableSpeed& speed) {
 }
 
 void Network::stop() noexcept {
-  if (switch_ > 0) end_process(switch_);
-  for (const pid_t machine : machines_) end_process(machine);
+  if (switch_ > 0) kill_holder(switch_);
+  for (const pid_t machine : machines_) kill_holder(machine);
   // Its ports go with the namespaces, when the kernel comes to it.
   try {
     if (switch_ < 0)
