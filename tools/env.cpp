@@ -178,7 +178,6 @@ std::string libtorch_at_run_time() {
   std::string quoted_path;
   for (const char c : program.string()) quoted_path += c == '\'' ? "'\\''" : std::string(1, c);
   const std::string command = fmt::format("'{}' --libtorch 2>&1", quoted_path);
-  // NOLINTNEXTLINE(bugprone-command-processor): a program of ours, quoted
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "re"), ::pclose);
   if (!pipe) return "not known";
   std::string text;
