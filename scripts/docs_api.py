@@ -319,9 +319,9 @@ class Page:
 def contents(page, compounds, members):
     """Links to what a header declares, each name once."""
     names = {}
-    for compound in compounds:
-        qualified = compound.findtext("compoundname")
-        if "::" not in qualified.removeprefix("lockstep::").removeprefix("tasks::").removeprefix("models::"):
+    classes = [compound.findtext("compoundname") for compound in compounds]
+    for qualified in classes:
+        if not any(qualified.startswith(f"{outer}::") for outer in classes):
             names.setdefault(qualified.rsplit("::", 1)[-1], anchor_of(qualified))
     for member in members:
         names.setdefault(member.findtext("name"), anchor_of(member.findtext("qualifiedname") or member.findtext("name")))
@@ -367,16 +367,15 @@ def write_pages(xml, headers, pages):
         table = ["| header | declares |", "|---|---|"]
         for header in own:
             page = Page(header, places)
-            for compound in sorted(compounds[header], key=by_line):
+            classes, functions = sorted(compounds[header], key=by_line), sorted(members[header], key=by_line)
+            for compound in classes:
                 page.add_compound(compound)
-            page.add_members(sorted(members[header], key=by_line), 2)
+            page.add_members(functions, 2)
             path = pages / "api" / page_of(header)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(page.text())
             name = header.split("/", 2)[2]
-            table.append(
-                f"| [{plain(name)}]({page_of(header)}) | {contents(page_of(header), sorted(compounds[header], key=by_line), members[header])} |"
-            )
+            table.append(f"| [{plain(name)}]({page_of(header)}) | {contents(page_of(header), classes, functions)} |")
         (pages / "api" / f"{module}.md").write_text("\n\n".join([*lines, "\n".join(table)]) + "\n")
         rows.append(
             f"| [{module}](../api/{module}.md) | {MODULES[module]} | "

@@ -9,7 +9,7 @@ import re
 LONGEST_IN_ONE_LINE = 24  # characters
 LONGEST_NAME = 20
 LONGEST_WORD = 30
-TITLE = re.compile(r"(?<=>)[^<]*(?=<a [^>]*></a></h1>|<a [^>]*>[^<]*</a></h1>|</h1>)")
+TITLE = re.compile(r"(<h1[^>]*>)([^<]*)")
 CELL = re.compile(r"<td[^>]*>.*?</td>", re.S)
 CODE = re.compile(r"<code>([^<]*)</code>")
 INLINE = re.compile(r"(?<!<span></span>)<code>([^<]*-[^<]*)</code>")
@@ -45,6 +45,6 @@ def unbroken(code):
 def on_page_content(html, page, **_):
     if page.file.src_uri.startswith("api/"):
         html = html.replace('class="language-cpp highlight"', 'class="language-cpp highlight wraps"')
-        html = TITLE.sub(lambda title: re.sub(r"(?<=_)(?=[^_])", "<wbr>", title[0]), html, count=1)
+        html = TITLE.sub(lambda title: title[1] + re.sub(r"(?<=_)(?=[^_])", "<wbr>", title[2]), html, count=1)
     parts = re.split(r"(<td[^>]*>.*?</td>)", html, flags=re.S)
     return "".join(CELL.sub(fitted, part) if part.startswith("<td") else INLINE.sub(unbroken, part) for part in parts)

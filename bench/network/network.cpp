@@ -61,11 +61,10 @@ pid_t start_holder() {
   UniqueFd tell(ends[1]);
   const pid_t process = job::fork_helper("lockstep-machine");
   if (process == 0) {
-    const bool is_there = ::unshare(CLONE_NEWNET | CLONE_NEWNS) == 0;
+    if (::unshare(CLONE_NEWNET | CLONE_NEWNS) != 0) ::_exit(1);
     // /sys shows the network of whoever mounted it, and UCX looks there. Where that is refused, Gloo works.
-    if (is_there && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0)
+    if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0)
       (void)::mount("sysfs", "/sys", "sysfs", 0, nullptr);
-    if (!is_there) ::_exit(1);
     (void)!::write(tell.get(), "+", 1);
     tell.reset();
     for (;;) ::pause();
