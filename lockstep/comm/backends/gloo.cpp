@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -79,6 +81,14 @@ class RenewableGloo final : public c10d::ProcessGroupGloo, public Interruptible 
   bool is_closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
+/// Blocks until all ranks have connected. One that went on before, and closed its connections because its first operation failed,
+/// would end the others' connecting with an error that says nothing.
+void wait_for_all(c10d::Store& store, int size, std::chrono::milliseconds timeout) {
+  const std::string all = "lockstep/connected";
+  if (store.add("lockstep/connecting", 1) == size) store.set(all, std::vector<uint8_t>{1});
+  store.wait({all}, timeout);
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -88,6 +98,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   try {
     options->devices.push_back(find_device(host));
     c10::intrusive_ptr<c10d::Backend> fresh = c10::make_intrusive<RenewableGloo>(store, rank, size, options);
+    wait_for_all(*store, size, timeout);
     // Otherwise each failed step, and each rank that was replaced, would leave threads behind.
     if (auto kept = take_kept(rank, size)) {
       if (dynamic_cast<RenewableGloo&>(*kept).take_over(*fresh)) {
