@@ -14,22 +14,8 @@
 namespace lockstep {
 namespace {
 
+using base::Extent;
 using Tensors = std::vector<at::Tensor>;
-
-/// The bytes from a tensor's first element to the end of its last one.
-struct Extent {
-  uintptr_t begin = 0, end = 0;
-  bool meets(const Extent& other) const { return begin < other.end && other.begin < end; }
-};
-
-/// Empty if the tensor has no elements, or no memory of its own to speak of.
-Extent compute_extent(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0) return {};
-  int64_t last = 0;
-  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-  const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-  return {begin, begin + (static_cast<uintptr_t>(last) + 1) * tensor.element_size()};
-}
 
 /// Marks places in memory, and notices those that are marked twice.
 class Places {
@@ -169,6 +155,14 @@ bool is_same_place(const at::Tensor& a, const at::Tensor& b) {
 }
 
 }  // namespace
+
+base::Extent compute_extent(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0) return {};
+  int64_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  return {begin, begin + (static_cast<uintptr_t>(last) + 1) * tensor.element_size()};
+}
 
 bool overlaps_itself(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() < 2 || tensor.is_contiguous()) {

@@ -6,7 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/extent.h"
+
 namespace lockstep {
+
+/// From a tensor's first element to the end of its last one. Empty if it has no elements, or no memory of its own to speak of.
+base::Extent compute_extent(const at::Tensor& tensor);
 
 /// Do two elements of `tensor` lie at one place in memory, as expand() makes them?
 bool overlaps_itself(const at::Tensor& tensor);

@@ -27,6 +27,9 @@ class FollowUps;
 /// this object; for a message that nobody waits for, once a later call has seen its end. (On Gloo a later
 /// collective may end a little earlier, as in PyTorch.)
 ///
+/// If two collectives of the group write the same tensor, the later one's result stays. On Gloo, which works at two at
+/// once, the call that starts the later one therefore blocks until the earlier one has ended.
+///
 /// On the lockstep backend no thread works in the background unless it is asked for
 /// (InitOptions::progress_thread). An operation advances, as far as it can without
 /// blocking, inside every later call that starts something in its group, in every wait of this process in any

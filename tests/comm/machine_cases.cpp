@@ -1,9 +1,14 @@
 // Ranks on machines of unequal size: who is where, and what is made from that.
 #include <ATen/ops/full.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/env.h"
@@ -111,6 +116,41 @@ TEST(Machines, MemoryInCommonIsMadeAfterWhatWasStartedBefore) {
     CHECK_TRUE(
         sums[i].eq(world.size() * (world.size() + 1) / 2 * static_cast<int>(i + 1)).all().item<bool>());
   }
+}
+
+// It holds nobody up: what it gave is in shared memory, and it computes.
+TEST(Machines, ARankThatHasStartedASmallOneMayCompute) {
+  const World world = lockstep::testing::world();
+  ONLY_IF(world.backend_name() == "lockstep");
+  const std::string name = world.all_gather_bytes("lockstep-sum-" + std::to_string(::getpid())).front();
+  // They tell each other outside of the group, where no call of theirs advances it.
+  const auto file_of = [&](int rank) {
+    return std::filesystem::temp_directory_path() / (name + "-" + std::to_string(rank));
+  };
+  const auto await = [&](int rank) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(50);
+    while (!std::filesystem::exists(file_of(rank))) {
+      CHECK(std::chrono::steady_clock::now() < deadline);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  const at::Tensor small = at::full({1000}, world.rank() + 1, at::kInt);
+  const std::vector<std::vector<int>> machines = ranks_by_machine(world.size());
+  if (world.local_rank() == 0) {
+    for (const int rank : machines[static_cast<size_t>(world.group_rank())]) {
+      if (rank != world.rank()) await(rank);
+    }
+    world.all_reduce(small, {.timeout = std::chrono::seconds(60)});
+    std::ofstream(file_of(world.rank())) << "ended";
+  } else {
+    const auto work = world.all_reduce_async(small);
+    std::ofstream(file_of(world.rank())) << "started";
+    for (const auto& ranks : machines) await(ranks.front());
+    work->wait();
+  }
+  CHECK_EQUAL(small, at::full({1000}, world.size() * (world.size() + 1) / 2, at::kInt));
+  world.barrier();
+  std::filesystem::remove(file_of(world.rank()));
 }
 
 }  // namespace

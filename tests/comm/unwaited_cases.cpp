@@ -44,7 +44,6 @@ class Unwaited {
   /// One of each kind that has outputs of any layout.
   void start_all() {
     const int size = group_.size(), self = group_.rank(), last = size - 1;
-    const bool is_gloo = group_.backend_name() != "lockstep";
     Tensors gathered;
     for (int r = 0; r < size; ++r) gathered.push_back(output(r + 1));
     works_.push_back(group_.all_gather_async(gathered, filled(self + 1)));
@@ -73,7 +72,6 @@ class Unwaited {
     }
     works_.push_back(group_.gather_async(at_root, filled(self + 7), {.dst = last}));
     works_.push_back(group_.scatter_async(output(3 * self), parts, {.src = last}));
-    if (is_gloo) return;
     works_.push_back(group_.reduce_scatter_tensor_async(output(size), at::full({size * kCount}, 1.0)));
   }
 
@@ -212,6 +210,17 @@ TEST(Unwaited, KeptOnesWriteOnce) {
   for (const auto& output : unwaited.outputs()) CHECK_EQUAL(output, filled(100));
 }
 
+TEST(Unwaited, EachEndsForWhoOnlyPolls) {
+  const World world = lockstep::testing::world();
+  Unwaited unwaited(world);
+  unwaited.start_all();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (const auto& work : unwaited.works()) {
+    while (!work->is_completed()) CHECK(std::chrono::steady_clock::now() < deadline);
+  }
+  unwaited.check([] {});
+}
+
 /// The later one of two that write the same tensor wins, however they are waited for.
 TEST(Unwaited, TheLaterOneWins) {
   const World world = lockstep::testing::world();
@@ -310,6 +319,40 @@ TEST(Unwaited, TheLaterOneWinsIfItWritesDirectly) {
     world.broadcast(target, {.src = last});
     return world.barrier_async();
   });
+}
+
+/// An engine that works at two at once, as Gloo does, has the later one's result long before.
+TEST(Unwaited, TheLaterOneWinsIfItIsMuchSmaller) {
+  const World world = lockstep::testing::world();
+  const int64_t large = int64_t{1} << 20, small = filled(0).numel() * world.size();
+  const at::Tensor flat = at::empty({large * world.size()}, at::kFloat);
+  const at::Tensor head = flat.narrow(0, 0, small), tail = flat.narrow(0, flat.numel() - small, small);
+  using Later = std::function<WorkPtr(const at::Tensor&)>;
+  const std::vector<std::pair<std::string, Later>> later{
+      {"all_gather_into_tensor",
+       [&](const at::Tensor& output) { return world.all_gather_into_tensor_async(output, filled(2)); }},
+      {"reduce_scatter_tensor", [&](const at::Tensor& output) {
+         const at::Tensor input = at::full({output.numel() * world.size()}, 2.F);
+         return world.reduce_scatter_tensor_async(output, input, {.op = ReduceOp::MAX});
+       }}};
+  for (const auto& [name, start] : later) {
+    for (const bool copies_meanwhile : {false, true}) {  // then the later ones copy, too
+      SCOPED_CASE("{}, {}", name, copies_meanwhile ? "copies" : "direct");
+      flat.fill_(kUntouched);
+      Tensors columns(static_cast<size_t>(world.size()));
+      for (at::Tensor& each : columns) each = strided();
+      const WorkPtr earlier = world.all_gather_into_tensor_async(flat, at::full({large}, 1.F));
+      if (copies_meanwhile) world.all_gather_async(columns, filled(3));
+      start(head);
+      start(tail)->wait();
+      earlier->wait();
+      world.barrier();
+      CHECK_EQUAL(head, at::full({small}, 2.F));
+      CHECK_EQUAL(tail, at::full({small}, 2.F));
+      const int64_t between = flat.numel() - 2 * small;
+      CHECK_EQUAL(flat.narrow(0, small, between), at::full({between}, 1.F));
+    }
+  }
 }
 
 /// A program that never waits holds no more than is in flight.

@@ -1,6 +1,7 @@
 // What the operations of a group over several machines share.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -61,6 +62,8 @@ class HybridState {
 
   /// Held while a member starts what one operation does on the machine, so that two threads' do not mix.
   base::Mutex& starting() { return starting_; }
+  /// Returns the number of an operation, for Collective::together of its parts on the machine. Thread-safe.
+  uint64_t take_number() { return ++operations_; }
   /// Runs the operations of a leader.
   OperationQueue& queue() { return queue_; }
   /// Blocks until this rank has nothing in flight. Throws the failure if there is one.
@@ -84,6 +87,7 @@ class HybridState {
   uplink::SumPlan plan_;
   std::vector<int> ranks_of_job_;
   std::shared_ptr<Impl> local_, flat_;
+  std::atomic<uint64_t> operations_{0};
   base::Mutex starting_;  // what one operation does on the machine
   base::Mutex stopping_;  // the wire, which another thread may do: held while it is replaced
   std::unique_ptr<uplink::Wire> wire_;

@@ -38,7 +38,8 @@ inline at::Tensor make_view(const uplink::Buffer& buffer) {
   return make_view(buffer, buffer.data(), buffer.bytes, at::kByte);
 }
 
-/// Collectives in the shared memory of the machine. Nothing is started where a rank is alone.
+/// Collectives in the shared memory of the machine. The leader starts what writes a tensor when all have given it what they had
+/// there, so they need not wait for each other. Nothing is started where a rank is alone.
 class OnMachine {
  public:
   OnMachine(HybridState& state, std::chrono::milliseconds timeout) : state_(state), timeout_(timeout) {}
@@ -97,11 +98,13 @@ class OnMachine {
   void start(Collective collective) {
     if (is_alone()) return;
     collective.timeout = timeout_;
+    collective.together = number_;
     state_.health().translated([&] { works_.push_back(state_.local().start(collective)); });
   }
   HybridState& state_;
   std::chrono::milliseconds timeout_;
   std::vector<std::shared_ptr<Work>> works_;
+  uint64_t number_ = state_.take_number();  // of the whole
 };
 
 }  // namespace lockstep::backends

@@ -46,6 +46,21 @@ at::Tensor one_after_another(std::span<const at::Tensor> tensors) {
   return at::from_blob(first.mutable_data_ptr(), {count}, keep_alive, first.options());
 }
 
+/// What a group starts while it lives belongs together.
+class Together {
+ public:
+  Together(shm::Group& group, uint64_t number) : group_(number == 0 ? nullptr : &group) {
+    if (group_ != nullptr) group_->set_together(number);
+  }
+  Together(const Together&) = delete;
+  ~Together() {
+    if (group_ != nullptr) group_->set_together(0);
+  }
+
+ private:
+  shm::Group* group_;
+};
+
 size_t count_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
 class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<ShmGroup> {
@@ -288,8 +303,9 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
 
 std::shared_ptr<Work> ShmGroup::start(const Collective& collective) {
   using Kind = Collective::Kind;
-  const auto& [kind, inputs, outputs, op, root, tag, output_splits, input_splits, parts, is_common,
-               wire_dtype, timeout] = collective;
+  const auto& [kind, inputs, outputs, targets, op, root, tag, output_splits, input_splits, parts, is_common,
+               wire_dtype, timeout, together] = collective;
+  const Together scope(group(), together);
   switch (kind) {
     case Kind::all_reduce:
       return reduction_work(state_, start_all_reduce(inputs[0], op), inputs[0], timeout);
@@ -416,6 +432,8 @@ std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const
     return copies;
   };
   parts.late_copies = &held->late_copies;
+  parts.late_destination = destination;
+  parts.late_bytes = output.nbytes();
   Sequence sequence = 0;
   try {
     sequence = group().start_exchange(parts);

@@ -41,6 +41,8 @@ struct Collective {
   Kind kind = Kind::barrier;
   std::span<const at::Tensor> inputs{};
   std::span<const at::Tensor> outputs{};
+  /// Where the caller copies the result once it has ended, if that is elsewhere than in `outputs`.
+  std::span<const at::Tensor> targets{};
   ReduceOp op = ReduceOp::SUM;
   int root = -1;  ///< src or dst; of a message the other rank, or -1 for any
   int tag = 0;
@@ -53,6 +55,8 @@ struct Collective {
   /// An all_reduce may ask for one; none: the environment's.
   std::optional<WireDtype> wire_dtype{};
   std::chrono::milliseconds timeout{};
+  /// Those of one number may be under way at once, whatever their memory: who starts them sees to the order. 0: it stands alone.
+  uint64_t together = 0;
 
   bool is_message() const { return kind == Kind::send || kind == Kind::recv; }
   /// The tensor that decides which backend takes it, and how many bytes a tracer counts; null of a barrier.

@@ -31,6 +31,7 @@ Collective PreparedCollective::collective() const {
   Collective whole = call;
   whole.inputs = inputs;
   whole.outputs = outputs;
+  if (!copies.empty()) whole.targets = result;
   whole.output_splits = output_splits;
   whole.input_splits = input_splits;
   return whole;

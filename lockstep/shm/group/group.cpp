@@ -230,6 +230,7 @@ Group::Sequence Group::start_reduce_scatter(const void* input, void* output, siz
   Operation& operation = begin_reduction(OpKind::reduce_scatter, const_cast<void*>(input),
                                          count * static_cast<size_t>(size()), dtype, reduction);
   operation.output = static_cast<std::byte*>(output);
+  operation.output_bytes = count * element_size(dtype);
   return start(operation);
 }
 
@@ -424,6 +425,7 @@ Operation& Group::begin(OpKind kind) {
   operation = Operation{};
   operation.sequence = sequence;
   operation.what.kind = kind;
+  operation.together = together_.load(std::memory_order_relaxed);
   return operation;
 }
 
@@ -448,13 +450,15 @@ Operation& Group::begin_exchange(const Exchange& exchange) {
   operation.copies = exchange.copies;
   operation.copy_count = exchange.copy_count;
   operation.late_copies = exchange.late_copies;
+  operation.output = static_cast<std::byte*>(exchange.late_destination);
+  operation.output_bytes = exchange.late_bytes;
   return operation;
 }
 
 /// `operation`: begin()'s.
 Group::Sequence Group::start(Operation& operation) {
   operation.what.memory = paths::memory_for(operation, arena_);
-  if (!operations_.has_slot(operation)) return queue(operation);
+  if (!operations_.has_slot(operation) || operations_.must_wait(operation)) return queue(operation);
   if (operation.what.memory == Memory::window && !operations_.find_window(operation)) return queue(operation);
   post(operation);
   // The fence waits until the post has left this core. A small operation looks at the others' posts first, so
@@ -480,6 +484,7 @@ bool Group::post_queued() {
   bool has_posted = false;
   while (operations_.has_queued() && is_slot_free()) {
     Operation& first = operations_.first_queued();
+    if (operations_.must_wait(first)) break;
     if (first.what.memory == Memory::window && !operations_.find_window(first)) break;
     Operation& operation = operations_.take_first_queued();
     post(operation);

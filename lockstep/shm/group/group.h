@@ -68,6 +68,9 @@ class Group final : private Driven {
   /// From now on its waits do not spin, as if there were more ranks than cores: what they wait for comes over a network, and
   /// whoever receives it may need this core.
   void expect_network();
+  /// What is started from now on belongs together, until another number is set: it may be under way at once whatever its memory,
+  /// since its caller sees to the order. 0: each operation stands alone.
+  void set_together(uint64_t number) { together_.store(number, std::memory_order_relaxed); }
   int segment_rank_of(int member) const { return ranks_.segment_rank_of(member); }
   int area() const { return ranks_.area(); }
   /// A member that has posted a collective which this rank has not started; -1: none.
@@ -78,7 +81,8 @@ class Group final : private Driven {
   using Sequence = OperationMemory::Sequence;
 
   /// Starts combining `count` elements at `data` of all ranks, in place. Does not block: while kSlots operations are
-  /// in flight, or while others hold the memory that this one needs, it is queued. `data` must stay untouched until
+  /// in flight, while others hold the memory that this one needs, or while one of before writes what this one uses, it is
+  /// queued. `data` must stay untouched until
   /// wait() or is_complete() has confirmed the end.
   Sequence start_all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction);
   /// Works like start_all_reduce(), but only `root` gets the result; other ranks' `data` becomes undefined.
@@ -111,6 +115,8 @@ class Group final : private Driven {
     /// Instead of `copies`: asked once all ranks have arrived and every earlier operation that travels by
     /// copy has ended here. For parts whose sizes an operation started just before has told.
     const std::function<std::vector<Copy>()>* late_copies = nullptr;
+    void* late_destination = nullptr;  ///< around all that those write, of so many bytes
+    size_t late_bytes = 0;
   };
   Sequence start_exchange(const Exchange& exchange);
   Sequence start_barrier();
@@ -224,6 +230,7 @@ class Group final : private Driven {
   PointToPoint messages_ LOCKSTEP_GUARDED_BY(engine_.mutex());
   OperationMemory operations_ LOCKSTEP_GUARDED_BY(engine_.mutex());
   std::atomic<std::chrono::milliseconds> timeout_;  // read and changed without the engine's lock
+  std::atomic<uint64_t> together_{0};               // so is this
 };
 
 /// Blocks until the combination of everybody's `data`, [count], lies in that of `root`; the other ranks' has

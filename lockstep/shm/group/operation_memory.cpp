@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "lockstep/shm/paths/order.h"
+
 namespace lockstep::shm {
 
 OperationMemory::OperationMemory(std::shared_ptr<Membership> members, Arena& arena, PointToPoint& messages)
@@ -16,6 +18,14 @@ OperationMemory::OperationMemory(std::shared_ptr<Membership> members, Arena& are
 const Operation& OperationMemory::find(Sequence sequence) const {
   if (is_posted(sequence)) return (*this)[sequence];
   return *std::next(queued_.begin(), static_cast<ptrdiff_t>(sequence - issued_ - 1));
+}
+
+bool OperationMemory::must_wait(const Operation& operation) const {
+  for (Sequence s = completed_ + 1; s <= issued_; ++s) {
+    const Operation& earlier = (*this)[s];
+    if (!earlier.complete && must_follow(operation, earlier)) return true;
+  }
+  return false;
 }
 
 void OperationMemory::queue(const Operation& operation) {

@@ -44,7 +44,9 @@ class OperationMemory {
   Operation& without_slot() { return without_slot_; }
   bool has_slot(const Operation& operation) const { return &operation != &without_slot_; }
   bool has_queued() const { return !queued_.empty(); }
-  /// `operation` waits for a slot, or for a window. Throws Error if a window may not be found for it.
+  /// Has one that was posted, and uses the same memory, still to end before `operation` begins?
+  bool must_wait(const Operation& operation) const;
+  /// `operation` waits for a slot, for a window, or for one that must end before. Throws Error if a window may not be found for it.
   void queue(const Operation& operation);
   Operation& first_queued() { return queued_.front(); }
   /// Puts the first that is queued into its slot, which must be free.

@@ -41,13 +41,16 @@ struct Operation {
   std::byte* data = nullptr;     // what this rank sends, and where a reduction leaves its result
   std::byte* window = nullptr;   // this rank's, in its arena
   std::byte* staging = nullptr;  // this rank's copy of data, when it travels so
-  std::byte* output = nullptr;   // reduce_scatter's; null where it leaves `parts` of data reduced
+  std::byte* output =
+      nullptr;  // reduce_scatter's, or around late_copies'; null where it leaves `parts` of data reduced
+  size_t output_bytes = 0;
   const Part* parts = nullptr;
   size_t part_count = 0;
   const Copy* copies = nullptr;
   size_t copy_count = 0;
   const std::function<std::vector<Copy>()>* late_copies = nullptr;
   uint64_t flight_number = 0;
+  uint64_t together = 0;  // Group::set_together()'s; 0: alone
   bool own_part_done = false;
   bool complete = false;
 
@@ -60,6 +63,7 @@ struct Operation {
   size_t element() const { return element_size(static_cast<DType>(what.dtype)); }
   /// The most that any rank sends; 0 where only the copies will tell.
   size_t bytes() const { return what.count * element(); }
+  bool is_reduction() const { return is_sliced() || what.kind == OpKind::reduce_scatter; }
   bool is_all_reduce() const { return what.kind == OpKind::all_reduce; }
   /// Reduced together by all ranks, each a slice.
   bool is_sliced() const { return is_all_reduce() || what.kind == OpKind::reduce; }
