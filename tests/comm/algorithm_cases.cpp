@@ -181,12 +181,12 @@ TEST(Algorithms, NeverMeetMessagesOfTheProgram) {
   for (const auto algorithm : {RING, TREE, HALVING_DOUBLING}) {
     const at::Tensor sum = at::ones({500});
     world.all_reduce(sum, {.algorithm = algorithm});
-    CHECK_TRUE(sum.eq(world.size()).all().item<bool>());
+    CHECK_EACH(sum, world.size());
   }
   for (const int tag : tags) {
     const at::Tensor received = at::empty({250});
     world.recv(received, previous, {.tag = tag});
-    CHECK_TRUE(received.eq(tag % 1000).all().item<bool>());
+    CHECK_EACH(received, tag % 1000);
   }
   for (const auto& send : sends) send->wait();
   const at::Tensor tensor = at::ones({1});

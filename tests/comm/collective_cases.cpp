@@ -148,9 +148,6 @@ TEST(Collectives, AveragesOfIntegers) {
   const bool is_own = world.backend_name() == "lockstep";
   for (const auto dtype : {at::kChar, at::kByte, at::kShort, at::kInt, at::kLong, at::kUInt16, at::kUInt32}) {
     const bool is_signed = c10::isSignedType(dtype);
-    const auto equal = [](const at::Tensor& a, const at::Tensor& b) {
-      return a.scalar_type() == b.scalar_type() && a.to(at::kLong).equal(b.to(at::kLong));
-    };
     const auto of = [&](int rank, int64_t count) {
       return lockstep::testing::periodic(count, 234, [&](const at::Tensor& index) {
         const at::Tensor values = index.mul(rank + 3).remainder(117).add(10);
@@ -168,35 +165,35 @@ TEST(Collectives, AveragesOfIntegers) {
       const at::Tensor blocking = of(self, count), started = of(self, count);
       world.all_reduce(blocking, {.op = ReduceOp::AVG});
       world.all_reduce_async(started, {.op = ReduceOp::AVG})->wait();
-      CHECK_TRUE(equal(blocking, expected));
-      CHECK_TRUE(equal(started, expected));
+      CHECK_EQUAL(blocking, expected);
+      CHECK_EQUAL(started, expected);
       for (const auto algorithm :
            {AllReduceAlgorithm::RING, AllReduceAlgorithm::HALVING_DOUBLING, AllReduceAlgorithm::TREE,
             AllReduceAlgorithm::REDUCE_BROADCAST, AllReduceAlgorithm::ALL_TO_ALL}) {
         const at::Tensor other = of(self, count);
         world.all_reduce(other, {.op = ReduceOp::AVG, .algorithm = algorithm});
-        CHECK_TRUE(equal(other, expected));
+        CHECK_EQUAL(other, expected);
       }
       const at::Tensor at_last = of(self, count);
       world.reduce(at_last, {.dst = size - 1, .op = ReduceOp::AVG});
-      CHECK_TRUE(self != size - 1 || equal(at_last, expected));
+      if (self == size - 1) CHECK_EQUAL(at_last, expected);
       if (is_own && count > 0) {
         const at::Tensor some = of(self, count);
         const std::vector<TensorPart> part{{self * (count / size), count / size}};
         lockstep::detail::reduce_parts_async(world, some, part, {.op = ReduceOp::AVG})->wait();
         const auto mine = [&](const at::Tensor& t) { return t.narrow(0, part[0].first, part[0].count); };
-        CHECK_TRUE(equal(mine(some), mine(expected)));
+        CHECK_EQUAL(mine(some), mine(expected));
       }
       const at::Tensor whole = of(self, size * count), before = whole.clone(),
                        block = at::empty({count}, dtype);
       world.reduce_scatter_tensor(block, whole, {.op = ReduceOp::AVG});
       const at::Tensor wanted = average(size * count).narrow(0, self * count, count);
-      CHECK_TRUE(equal(block, wanted));
-      CHECK_TRUE(equal(whole, before));
+      CHECK_EQUAL(block, wanted);
+      CHECK_EQUAL(whole, before);
       std::vector<at::Tensor> blocks;
       for (int r = 0; r < size; ++r) blocks.push_back(before.narrow(0, r * count, count));
       world.reduce_scatter(block, blocks, {.op = ReduceOp::AVG});
-      CHECK_TRUE(equal(block, wanted));
+      CHECK_EQUAL(block, wanted);
     }
   }
   if (is_own) {
@@ -204,7 +201,7 @@ TEST(Collectives, AveragesOfIntegers) {
     const at::Tensor large = at::full({3}, self == 0 ? std::numeric_limits<int64_t>::min() : 0, at::kLong);
     world.all_reduce(large.view(at::kUInt64), {.op = ReduceOp::AVG});
     const uint64_t mean = (uint64_t{1} << 63) / static_cast<uint64_t>(size);
-    CHECK_TRUE(large.eq(static_cast<int64_t>(mean)).all().item<bool>());
+    CHECK_EACH(large, static_cast<int64_t>(mean));
   }
   check_throws<ValueError>([&] { world.all_reduce(at::ones({3}, at::kBool), {.op = ReduceOp::AVG}); },
                            "a reduction cannot combine bool by AVG");
@@ -267,12 +264,12 @@ TEST(Collectives, BroadcastOnlyReadsItsSource) {
   world().broadcast(strided);
   world().broadcast_async(strided)->wait();
   CHECK_TRUE(!is_source || strided._version() == before);
-  CHECK_TRUE(strided.eq(0).all().item<bool>());
+  CHECK_EACH(strided, 0);
   const at::Tensor repeated = is_source ? at::full({1}, 3.0F).expand({5}) : at::zeros({5});
   world().broadcast(repeated);
-  CHECK_TRUE(repeated.eq(3).all().item<bool>());
+  CHECK_EACH(repeated, 3);
   world().broadcast_async(repeated)->wait();
-  CHECK_TRUE(repeated.eq(3).all().item<bool>());
+  CHECK_EACH(repeated, 3);
 }
 
 // Their memory holds other numbers than they are.
@@ -291,11 +288,11 @@ TEST(Collectives, ConjugatedAndNegatedViews) {
   if (world().rank() != 0) CHECK_TRUE(is_conjugate(into_view));
   const at::Tensor sum = number.conj();
   world().all_reduce(sum);
-  CHECK_TRUE(at::imag(sum.resolve_conj()).eq(-2.0 * world().size()).all().item<bool>());
+  CHECK_EACH(at::imag(sum.resolve_conj()), -2.0 * world().size());
   const at::Tensor negated = at::_neg_view(at::ones({3}));
-  for (const at::Tensor& part : world().all_gather(negated)) CHECK_TRUE(part.eq(-1).all().item<bool>());
+  for (const at::Tensor& part : world().all_gather(negated)) CHECK_EACH(part, -1);
   world().all_reduce(negated);
-  CHECK_TRUE(negated.eq(-world().size()).all().item<bool>());
+  CHECK_EACH(negated, -world().size());
 }
 
 TEST(Collectives, HalfPrecision) {
@@ -430,8 +427,7 @@ TEST(Collectives, AllToAll) {
   world.all_to_all_single(uneven, at::cat(inputs), splits, splits);
   world.all_to_all(outputs, inputs);
   CHECK_EQUAL(uneven, at::cat(outputs));
-  for (int r = 0; r < size; ++r)
-    CHECK_TRUE(outputs[static_cast<size_t>(r)].eq(r * 10 + self).all().item<bool>());
+  for (int r = 0; r < size; ++r) CHECK_EACH(outputs[static_cast<size_t>(r)], r * 10 + self);
   const auto gathered = world.all_gather_uneven(at::full({self * 2, 3}, self, at::kInt));
   for (int r = 0; r < size; ++r)
     CHECK_EQUAL(gathered[static_cast<size_t>(r)], at::full({r * 2, 3}, r, at::kInt));
@@ -444,9 +440,9 @@ at::Tensor raw(int rank, int64_t count, at::ScalarType dtype) {
   return period.repeat({bytes / 113 + 1}).narrow(0, 0, bytes).view(dtype);
 }
 
-bool same(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() &&
-         a.contiguous().view(at::kByte).equal(b.contiguous().view(at::kByte));
+void check_bytes(const at::Tensor& found, const at::Tensor& expected) {
+  CHECK_TRUE(found.scalar_type() == expected.scalar_type());
+  CHECK_EQUAL(found.contiguous().view(at::kByte), expected.contiguous().view(at::kByte));
 }
 
 TEST(Collectives, MovedDtypes) {
@@ -469,37 +465,37 @@ TEST(Collectives, MovedDtypes) {
       };
       const at::Tensor copied = of(self, count);
       world.broadcast(copied, {.src = last});
-      CHECK_TRUE(same(copied, of(last, count)));
+      check_bytes(copied, of(last, count));
       const auto gathered = world.all_gather(of(self, count));
       const auto at_last = world.gather(of(self, count), {.dst = last});
       const at::Tensor into = at::empty({size * count}, dtype), part = at::empty({count}, dtype);
       world.all_gather_into_tensor(into, of(self, count));
       for (int r = 0; r < size; ++r) {
-        CHECK_TRUE(same(gathered[static_cast<size_t>(r)], of(r, count)));
-        CHECK_TRUE(same(into.narrow(0, r * count, count), of(r, count)));
-        if (self == last) CHECK_TRUE(same(at_last[static_cast<size_t>(r)], of(r, count)));
+        check_bytes(gathered[static_cast<size_t>(r)], of(r, count));
+        check_bytes(into.narrow(0, r * count, count), of(r, count));
+        if (self == last) check_bytes(at_last[static_cast<size_t>(r)], of(r, count));
       }
       world.scatter(part, self == last ? gathered : std::vector<at::Tensor>(), {.src = last});
-      CHECK_TRUE(same(part, of(self, count)));
+      check_bytes(part, of(self, count));
       const at::Tensor swapped = at::empty({size * count}, dtype);
       world.all_to_all_single(swapped, of(self, size * count));
       for (int r = 0; r < size; ++r) {
-        CHECK_TRUE(same(swapped.narrow(0, r * count, count),
-                        values[static_cast<size_t>(r)].narrow(0, self * count, count)));
+        check_bytes(swapped.narrow(0, r * count, count),
+                    values[static_cast<size_t>(r)].narrow(0, self * count, count));
       }
       const auto send = world.isend(of(self, count), (self + 1) % size);
       const at::Tensor received = at::empty({count}, dtype);
       world.recv(received, (self + size - 1) % size);
       send->wait();
-      CHECK_TRUE(same(received, of((self + size - 1) % size, count)));
+      check_bytes(received, of((self + size - 1) % size, count));
     }
   }
   for (const auto dtype : {at::kUInt16, at::kUInt32, at::kUInt64}) {
     const at::Tensor sum = at::full({7}, 3 + self, at::kLong).to(dtype), most = sum.clone();
     world.all_reduce(sum);
     world.all_reduce(most, {.op = ReduceOp::MAX});
-    CHECK_TRUE(sum.to(at::kLong).eq(3 * size + size * (size - 1) / 2).all().item<bool>());
-    CHECK_TRUE(most.to(at::kLong).eq(3 + last).all().item<bool>());
+    CHECK_EACH(sum.to(at::kLong), 3 * size + size * (size - 1) / 2);
+    CHECK_EACH(most.to(at::kLong), 3 + last);
   }
   check_throws<ValueError>([&] { world.all_reduce(raw(self, 5, at::kFloat8_e5m2)); },
                            "a reduction cannot combine float8_e5m2 by SUM");
@@ -533,7 +529,7 @@ TEST(Collectives, Messages) {
   for (int n = 1; n < world.size(); ++n) {
     const int source = world.recv(value, std::nullopt, {.tag = 3});
     CHECK_TRUE(source > 0);
-    CHECK_TRUE(value.eq(source).all().item<bool>());
+    CHECK_EACH(value, source);
   }
 }
 

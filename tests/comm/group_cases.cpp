@@ -94,7 +94,7 @@ TEST(Groups, AsyncForms) {
     }
     int64_t row = 0;
     for (int r = 0; r < size; ++r) {
-      CHECK_TRUE(swapped.narrow(0, row, self + r).eq(r * 10 + self).all().item<bool>());
+      CHECK_EACH(swapped.narrow(0, row, self + r), r * 10 + self);
       row += self + r;
     }
   }
@@ -351,7 +351,7 @@ TEST(Groups, GroupRefusals) {
   check_throws<ValueError>([&] { copy.all_reduce(tensor); }, "this process group was destroyed");
   CHECK_TRUE(copy.size() == size);
   CHECK_TRUE(copy.rank() == self);
-  CHECK_TRUE(tensor.eq(size).all().item<bool>());  // tensors outlive their group
+  CHECK_EACH(tensor, size);  // tensors outlive their group
   check_throws<ValueError>([&] { world.recv(at::zeros({3}), size); }, "outside the group");
   check_throws<ValueError>([&] { world.send(at::zeros({3}), -1); }, "outside the group");
   check_throws<ValueError>(
@@ -401,7 +401,7 @@ TEST(Groups, Mesh) {
   const at::Tensor tensor = at::full({7}, self, at::kLong);
   shard.all_reduce(tensor);
   replicate.all_reduce(tensor);
-  CHECK_TRUE(tensor.eq(size * (size - 1) / 2).all().item<bool>());
+  CHECK_EACH(tensor, size * (size - 1) / 2);
   check_throws<ValueError>([&] { grid.rank_at({2, 0}); }, "outside dimension 0");
 }
 
@@ -501,9 +501,9 @@ TEST(ProgressThread, CompletesFuturesAndServesReceivers) {
     work.reset();  // nobody waits for it
   }
   sleep_until([&] { return ended == 3; });
-  CHECK_TRUE(large.eq(3.0).all().item<bool>());
-  CHECK_TRUE(strided.eq(size * (size - 1) / 2).all().item<bool>());
-  CHECK_TRUE(received.eq((self + size - 1) % size).all().item<bool>());
+  CHECK_EACH(large, 3.0);
+  CHECK_EACH(strided, size * (size - 1) / 2);
+  CHECK_EACH(received, (self + size - 1) % size);
   send->wait();
   world.barrier();
 }

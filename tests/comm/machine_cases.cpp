@@ -44,7 +44,7 @@ TEST(Machines, AHierarchicalSumIsRight) {
   for (const int64_t count : {int64_t{1}, int64_t{1000}, int64_t{300000}}) {
     const auto tensor = at::full({count}, world.rank() + 1, at::kInt);
     world.all_reduce(tensor, {.algorithm = AllReduceAlgorithm::HIERARCHICAL});
-    CHECK_TRUE(tensor.eq(world.size() * (world.size() + 1) / 2).all().item<bool>());
+    CHECK_EACH(tensor, world.size() * (world.size() + 1) / 2);
   }
 }
 
@@ -57,7 +57,7 @@ TEST(Machines, AHierarchicalSumOfSomeRanksIsRight) {
   if (!group.is_member()) return;
   const auto tensor = at::full({1000}, world.rank(), at::kInt);
   group.all_reduce(tensor, {.algorithm = AllReduceAlgorithm::HIERARCHICAL});
-  CHECK_TRUE(tensor.eq(world.size() * (world.size() - 1) / 2).all().item<bool>());
+  CHECK_EACH(tensor, world.size() * (world.size() - 1) / 2);
 }
 
 TEST(Machines, GroupsOfTheRanksOfAMachine) {
@@ -93,7 +93,7 @@ TEST(Machines, AMonitoredBarrierMeetsNoMessageThatIsUnderWay) {
     for (int tag = 0; world.rank() == 0 && tag < 4; ++tag) {
       const auto received = at::full({count}, -1, at::kInt);
       world.recv(received, last, {.tag = tag});
-      CHECK_TRUE(received.eq(tag + 1).all().item<bool>());
+      CHECK_EACH(received, tag + 1);
     }
     for (const auto& work : sent) work->wait();
     world.barrier();
@@ -113,8 +113,7 @@ TEST(Machines, MemoryInCommonIsMadeAfterWhatWasStartedBefore) {
   CHECK_TRUE(common.numel() == 1000);
   for (size_t i = 0; i < works.size(); ++i) {
     works[i]->wait();
-    CHECK_TRUE(
-        sums[i].eq(world.size() * (world.size() + 1) / 2 * static_cast<int>(i + 1)).all().item<bool>());
+    CHECK_EACH(sums[i], world.size() * (world.size() + 1) / 2 * static_cast<int>(i + 1));
   }
 }
 

@@ -319,7 +319,7 @@ TEST(Overlap, OutputsThatOverlapAreRefused) {
   // All were refused before anything was sent.
   const at::Tensor sum = at::zeros({5}) + 1;
   world.all_reduce(sum);
-  CHECK_TRUE(sum.eq(size).all().item<bool>());
+  CHECK_EACH(sum, size);
 }
 
 // Their ranges meet, their elements do not.

@@ -29,7 +29,7 @@ void sum(int rank, const json& arguments) {
   CHECK_TRUE(world.size() == arguments.at("ranks"));
   const at::Tensor tensor = at::full({100000}, rank + 1.0);
   world.all_reduce(tensor);
-  CHECK_TRUE(tensor.eq(world.size() * (world.size() + 1) / 2).all().item<bool>());
+  CHECK_EACH(tensor, world.size() * (world.size() + 1) / 2);
   // Neither the task nor the segment is handed on to what a rank starts.
   CHECK_TRUE(!env::get("LOCKSTEP_SPAWN_TASK"));
   CHECK_TRUE(!env::get("LOCKSTEP_SEGMENT_FD"));
@@ -88,7 +88,7 @@ void sum_of_ranks_of_its_own(int rank, const json& arguments) {
   if (rank == 0) spawn(kSum, 2, {{"ranks", 2}});
   const at::Tensor tensor = at::full({3}, 1.0);
   world.all_reduce(tensor);
-  CHECK_TRUE(tensor.eq(world.size()).all().item<bool>());
+  CHECK_EACH(tensor, world.size());
   if (arguments.at("fails") == true && rank == 0) spawn(kFail, 2, {{"who", 1}, {"how", "exit"}});
 }
 const Spawnable kNested("sum_of_ranks_of_its_own", sum_of_ranks_of_its_own);

@@ -149,8 +149,8 @@ TEST(Unwaited, LargeOnesBeforeASmallOne) {
     if (world.backend_name() != "lockstep") world.barrier();
     for (int r = 0; r < size; ++r) {
       const at::Tensor expected = at::full({kLarge}, 10.0 * r + self, at::kFloat);
-      CHECK(whole.narrow(0, r * kLarge, kLarge).equal(expected));
-      if (world.backend_name() == "lockstep") CHECK(outputs[static_cast<size_t>(r)].equal(expected));
+      CHECK_EQUAL(whole.narrow(0, r * kLarge, kLarge), expected);
+      if (world.backend_name() == "lockstep") CHECK_EQUAL(outputs[static_cast<size_t>(r)], expected);
     }
   }
 }

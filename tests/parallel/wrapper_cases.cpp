@@ -294,15 +294,14 @@ TEST(Wrapper, ModuleStatesOfOneRankForAll) {
     for (at::Tensor& parameter : model->parameters()) parameter.fill_(own + 1);
   }
   sync_module_states(*model, {.src = source});
-  for (const at::Tensor& parameter : model->parameters())
-    CHECK_TRUE(parameter.eq(source + 1).all().item<bool>());
+  for (const at::Tensor& parameter : model->parameters()) CHECK_EACH(parameter, source + 1);
   torch::nn::BatchNorm1d norm(3);
   norm->running_mean.fill_(own + 1);
   norm->running_var.fill_(own + 2);
   norm->num_batches_tracked.fill_(own + 3);
   sync_module_states(*norm, {.src = source});
-  CHECK_TRUE(norm->running_mean.eq(source + 1).all().item<bool>());
-  CHECK_TRUE(norm->running_var.eq(source + 2).all().item<bool>());
+  CHECK_EACH(norm->running_mean, source + 1);
+  CHECK_EACH(norm->running_var, source + 2);
   CHECK_TRUE(norm->num_batches_tracked.item<int64_t>() == source + 3);
   torch::nn::Linear other(4, own == 0 ? 3 : 2);
   check_throws<Error>([&] { sync_module_states(*other); },

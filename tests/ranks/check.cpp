@@ -1,6 +1,7 @@
 #include "tests/ranks/check.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/isclose.h>
 #include <ATen/ops/nonzero.h>
 
@@ -58,6 +59,12 @@ Verdict compare(const at::Tensor& found, const at::Tensor& expected, double rtol
   return {false, fmt::format("{} differs in {} of {} elements, first at {}: {}, expected {}", describe(found),
                              places.size(0), found.numel(), ::testing::PrintToString(index),
                              print_element(a, index), print_element(b, index))};
+}
+
+Verdict compare_each(const at::Tensor& found, const at::Scalar& value) {
+  if (!found.defined()) return {false, "the tensor is undefined"};
+  const at::Tensor plain = found.detach().resolve_conj().resolve_neg();
+  return compare(plain, at::full_like(plain, value));
 }
 
 ScopedCase::ScopedCase(std::string name)

@@ -2,6 +2,7 @@
 // of tensors, the first element that differs.
 #pragma once
 
+#include <ATen/core/Scalar.h>
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,6 +26,9 @@ void check(const Verdict& verdict, const char* file, int line, const char* condi
 
 /// Compares shape, dtype and elements. rtol and atol 0: bit for bit but for the sign of 0; NaN differs from all.
 Verdict compare(const at::Tensor& found, const at::Tensor& expected, double rtol = 0, double atol = 0);
+
+/// Compares each element with `value`.
+Verdict compare_each(const at::Tensor& found, const at::Scalar& value);
 
 /// Names what is tested in this scope, such as a dtype and a shape: any failure or exception inside shows it.
 class ScopedCase {
@@ -146,6 +150,11 @@ Verdict judge(const T& condition) {
 #define CHECK_EQUAL(found, expected)                                                            \
   ::lockstep::testing::check(::lockstep::testing::compare(found, expected), __FILE__, __LINE__, \
                              #found " equals " #expected)
+
+/// Throws unless each element is `value`.
+#define CHECK_EACH(found, value)                                                                  \
+  ::lockstep::testing::check(::lockstep::testing::compare_each(found, value), __FILE__, __LINE__, \
+                             "each element of " #found " is " #value)
 
 /// Throws unless the elements are close as at::allclose has it; dtypes may differ.
 #define CHECK_CLOSE(found, expected, rtol, atol)                                                            \

@@ -1,4 +1,5 @@
 // Cases that pass, and fail in every way there is: run_cases_test.py looks at what becomes of them.
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 
 #include <csignal>
@@ -49,6 +50,13 @@ TEST(Cases, FailWithTheFirstDifference) {
     CHECK_CLOSE(found, found + 1e-7, 1e-5, 1e-5);
     CHECK_EQUAL(found, at::ones({3, 4}));
   }
+}
+
+TEST(Cases, FailWithTheElementThatDiffers) {
+  const at::Tensor found = at::full({3, 4}, 7, at::kLong);
+  CHECK_EACH(found, 7);
+  found[2][1] = 8;
+  CHECK_EACH(found.t(), 7);
 }
 
 TEST(Cases, Crash) {

@@ -33,6 +33,7 @@ class RunCasesTest(unittest.TestCase):
                 "FailOnAllRanks": "fail",
                 "FailWithTheValues": "fail",
                 "FailWithTheFirstDifference": "fail",
+                "FailWithTheElementThatDiffers": "fail",
                 "Crash": "fail",
                 "LeaveTheRanksOutOfStep": "fail",
                 "BreakTheirGroupAndLeave": "run",
@@ -50,13 +51,15 @@ class RunCasesTest(unittest.TestCase):
             "FailWithTheValues": r"world\(\)\.size\(\) \+ 3 == 2: 5 != 2",
             "FailWithTheFirstDifference": r"Float \{ ?3, 4 ?\} differs in 5 of 12 elements, first at \{ ?1, 2 ?\}: "
             r"2\.5, expected 1",
+            "FailWithTheElementThatDiffers": r"each element of found\.t\(\) is 7: Long \{ ?4, 3 ?\} differs in 1 of 12 elements, "
+            r"first at \{ ?1, 2 ?\}: 8, expected 7",
             "Crash": r"SIGSEGV",
             "LeaveTheRanksOutOfStep": r"a case that breaks its group ends with destroy",
         }.items():
             self.assertRegex(causes[f"Cases.{name}"], cause)
         self.assertIn("in the case a check of 2", causes["Cases.FailWithTheValues"])
         self.assertIn("in the case dtype float32", causes["Cases.FailWithTheFirstDifference"])
-        self.assertIn("5 cases passed, 7 failed, 1 skipped, 1 left out", done.stdout)
+        self.assertIn("5 cases passed, 8 failed, 1 skipped, 1 left out", done.stdout)
 
     def test_a_program_that_cannot_start_is_a_failure(self):
         with tempfile.TemporaryDirectory() as folder:
