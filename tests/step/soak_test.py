@@ -22,7 +22,7 @@ class Soak(unittest.TestCase):
         self.assertIn(": right", run.stdout)
 
     def test_the_others(self):
-        for name in ("collectives", "queue", "engine"):
+        for name in ("collectives", "queue", "overlap", "engine"):
             run = soak(name, "--rounds", "1", "--seed", "7")
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
             self.assertRegex(run.stdout, r"^1/1: .*[1-9]\d* cases passed\n$")
