@@ -81,9 +81,8 @@ class Group final : private Driven {
   using Sequence = OperationMemory::Sequence;
 
   /// Starts combining `count` elements at `data` of all ranks, in place. Does not block: while kSlots operations are
-  /// in flight, while others hold the memory that this one needs, or while one of before writes what this one uses, it is
-  /// queued. `data` must stay untouched until
-  /// wait() or is_complete() has confirmed the end.
+  /// in flight, while others hold the memory that this one needs, or while an earlier one uses the same memory and one of
+  /// the two writes it, it is queued. `data` must stay untouched until wait() or is_complete() has confirmed the end.
   Sequence start_all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction);
   /// Works like start_all_reduce(), but only `root` gets the result; other ranks' `data` becomes undefined.
   Sequence start_reduce(void* data, size_t count, DType dtype, ReduceOp reduction, int root);

@@ -41,8 +41,7 @@ struct Operation {
   std::byte* data = nullptr;     // what this rank sends, and where a reduction leaves its result
   std::byte* window = nullptr;   // this rank's, in its arena
   std::byte* staging = nullptr;  // this rank's copy of data, when it travels so
-  std::byte* output =
-      nullptr;  // reduce_scatter's, or around late_copies'; null where it leaves `parts` of data reduced
+  std::byte* output = nullptr;   // reduce_scatter's, or late_copies'; null: `parts` of data get the result
   size_t output_bytes = 0;
   const Part* parts = nullptr;
   size_t part_count = 0;
