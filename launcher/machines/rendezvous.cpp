@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "launcher/output/report.h"
+#include "launcher/process/signals.h"
 #include "launcher/watch/hang_watch.h"
 
 namespace lockstep::launcher {
@@ -18,7 +19,6 @@ constexpr size_t kMostHeirs = 8;
 constexpr size_t kManyMachines = 32;
 /// A line shows no more names of machines.
 constexpr size_t kMostNames = 32;
-constexpr int kWrongUsage = 2;
 /// How long a rendezvous that has the job may take to give it to this one, beside the time that ranks have to stop.
 constexpr double kHandOver = 30;
 

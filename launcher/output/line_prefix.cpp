@@ -1,27 +1,15 @@
 #include "launcher/output/line_prefix.h"
 
-#include <unistd.h>
-
 #include <fmt/format.h>
 
-#include <array>
 #include <cctype>
-#include <climits>
 #include <iterator>
 
+#include "launcher/machines/machine.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 
 namespace lockstep::launcher {
-namespace {
-
-/// As it is set, without a domain that is looked up: short, as torchrun's.
-std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
-}
-
-}  // namespace
 
 Prefix resolve_prefix(Prefix prefix, const LogOptions& logs, int ranks, bool terminal) {
   if (prefix != Prefix::automatic) return prefix;

@@ -48,6 +48,9 @@ class Signals {
 /// "SIGTERM" for 15.
 std::string signal_name(int signal);
 
+/// argparse's exit code for a wrong command line, and that of our programs.
+inline constexpr int kWrongUsage = 2;
+
 /// Exit code for a status as from waitpid: 128 plus the number for a signal.
 int exit_code(int wait_status);
 

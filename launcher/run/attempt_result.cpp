@@ -17,8 +17,7 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr int kWrongUsage = 2;  // argparse's exit code, and our programs'
-constexpr double kSoon = 60;    // seconds
+constexpr double kSoon = 60;  // seconds
 constexpr uintmax_t kMostErrorFile = uintmax_t{16} << 20;
 
 }  // namespace

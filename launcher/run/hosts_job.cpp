@@ -24,7 +24,7 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr double kLookUpTimeout = 5;
-constexpr double kFarewell = 5;
+constexpr double kHostsFarewell = 5;
 /// For the other machines to end when this one has, above --shutdown-timeout.
 constexpr double kPatience = 10;
 
@@ -136,7 +136,7 @@ int run_on_hosts(const Options& given, Signals& signals, const RunHere& run_here
   int code = 0;
   if (nodes.here) code = run_here(options, hosts);
   const int code_there = hosts.wait_for_end(signals, nodes.here ? options.shutdown_timeout + kPatience : -1);
-  if (rendezvous) rendezvous->let_finish(kFarewell);
+  if (rendezvous) rendezvous->let_finish(kHostsFarewell);
   return nodes.here ? code : code_there;
 }
 

@@ -20,7 +20,7 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr double kPatience = 3;
+constexpr double kProbeTime = 3;
 
 /// A connection under way; none where the answer is known already.
 struct ConnectAttempt {
@@ -57,7 +57,7 @@ std::string find_unreached(const std::vector<ProbeTarget>& targets) {
       note(target.group_rank);
     }
   }
-  const double deadline = monotonic_seconds() + kPatience;
+  const double deadline = monotonic_seconds() + kProbeTime;
   while (!attempts.empty() && monotonic_seconds() < deadline) {
     std::vector<pollfd> polls;
     for (const ConnectAttempt& attempt : attempts) polls.push_back({attempt.fd.get(), POLLOUT, 0});

@@ -15,7 +15,7 @@ namespace lockstep::text {
 
 namespace {
 
-using Counts = std::unordered_map<std::string, size_t>;
+using WordCounts = std::unordered_map<std::string, size_t>;
 
 // Sink of walk_characters: counts words and their characters.
 class Counter {
@@ -41,14 +41,14 @@ class Counter {
   }
   bool full() const { return false; }
 
-  Counts words, characters;
+  WordCounts words, characters;
 
  private:
   std::string word_;
 };
 
 // Most frequent first, and in byte order among equals.
-std::vector<std::pair<std::string, size_t>> ranked(const Counts& counts) {
+std::vector<std::pair<std::string, size_t>> ranked(const WordCounts& counts) {
   std::vector<std::pair<std::string, size_t>> out(counts.begin(), counts.end());
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
     return a.second != b.second ? a.second > b.second : a.first < b.first;

@@ -18,7 +18,7 @@ std::string quoted(const std::string& text) { return dump_json(text); }
 
 const char* literal(bool value) { return value ? "true" : "false"; }
 
-std::string added_token_json(const AddedToken& token) {
+std::string added_token_lines(const AddedToken& token) {
   std::string json = "    {\n";
   json += "      \"id\": " + std::to_string(token.id) + ",\n";
   json += "      \"content\": " + quoted(token.content) + ",\n";
@@ -78,7 +78,7 @@ std::string word_level_json(const WordLevelSpec& spec) {
   };
   std::string json =
       "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ";
-  json += list(spec.added_tokens, "[", "]", "  ", added_token_json);
+  json += list(spec.added_tokens, "[", "]", "  ", added_token_lines);
   json += ",\n  \"normalizer\": null,\n  \"pre_tokenizer\": {\n    \"type\": \"Whitespace\"\n  },\n";
   json += "  \"post_processor\": null,\n  \"decoder\": null,\n";
   json += "  \"model\": {\n    \"type\": \"WordLevel\",\n    \"vocab\": ";

@@ -13,8 +13,6 @@
 namespace lockstep {
 namespace {
 
-using timeline::Kind;
-
 int64_t bytes_of(const Collective& collective) {
   const at::Tensor* const tensor = collective.tensor();
   return tensor == nullptr ? timeline::kNoBytes : static_cast<int64_t>(tensor->nbytes());
@@ -67,7 +65,7 @@ class TracedWork : public Work {
     const int64_t begin = timeline::now();
     work_->wait(timeout);
     const int64_t now = timeline::now();
-    timeline::record(Kind::wait, name_, begin, now, bytes_, bucket_);
+    timeline::record(timeline::Kind::wait, name_, begin, now, bytes_, bucket_);
     end(now);
   }
   bool poll() override {
@@ -78,7 +76,8 @@ class TracedWork : public Work {
     return true;
   }
   void end(int64_t now) {
-    if (!has_ended_.exchange(true)) timeline::record(Kind::reduce, name_, begin_, now, bytes_, bucket_);
+    if (!has_ended_.exchange(true))
+      timeline::record(timeline::Kind::reduce, name_, begin_, now, bytes_, bucket_);
   }
 
   std::shared_ptr<Work> work_;
@@ -133,7 +132,8 @@ class TracedGroup : public ForwardingGroup {
     const int64_t begin = timeline::is_on() ? timeline::now() : 0;
     run();
     if (begin == 0) return;
-    timeline::record(Kind::collective, name, begin, timeline::now(), bytes, timeline::detail::bucket);
+    timeline::record(timeline::Kind::collective, name, begin, timeline::now(), bytes,
+                     timeline::detail::bucket);
   }
   /// Nobody says when an operation has ended: each later call on the group looks.
   void look_for_ends() {
