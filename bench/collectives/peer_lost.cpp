@@ -28,25 +28,25 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-struct Options {
+struct PeerLostOptions {
   int nproc_per_node = 0;
   std::vector<std::string> sizes;
   int trials = 0;
 };
 
-constexpr auto kPeerLostFlags = std::to_array<Flag<Options>>({
+constexpr auto kPeerLostFlags = std::to_array<Flag<PeerLostOptions>>({
     {.name = "nproc-per-node",
-     .member = &Options::nproc_per_node,
+     .member = &PeerLostOptions::nproc_per_node,
      .preset = "4",
      .check = FlagCheck::between(2, 256),
      .words = "Ranks, which this command starts itself"},
     {.name = "sizes",
-     .member = &Options::sizes,
+     .member = &PeerLostOptions::sizes,
      .preset = "64,25M",
      .words = "Bytes, with commas between: 64,25M (powers of 1024)",
      .has_commas = true},
     {.name = "trials",
-     .member = &Options::trials,
+     .member = &PeerLostOptions::trials,
      .preset = "10",
      .check = FlagCheck::between(1, 10000),
      .words = "How often a rank is killed at each size"},
@@ -105,7 +105,7 @@ struct Children {
 };
 
 /// Seconds from the kill to the error, of each other rank.
-std::vector<double> run_trial(const Options& options, size_t bytes, int trial, Board& board) {
+std::vector<double> run_trial(const PeerLostOptions& options, size_t bytes, int trial, Board& board) {
   const int ranks = options.nproc_per_node;
   const int victim = trial % ranks;
   for (auto& place : board.ranks) {
@@ -154,7 +154,7 @@ std::vector<double> run_trial(const Options& options, size_t bytes, int trial, B
   return seconds;
 }
 
-int run(const Options& options) {
+int run(const PeerLostOptions& options) {
   bench::warn_if_busy();
   void* const memory =
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -180,11 +180,11 @@ int run(const Options& options) {
 }  // namespace
 
 void add_bench_peer_lost(CommandLine bench, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PeerLostOptions>();
   auto command = bench.add_subcommand(
       "peer-lost", "Kills a rank inside an all-reduce and times how long the others take to report it");
   command.add_example("One of 4 ranks dies", "lockstep bench peer-lost --nproc-per-node 4");
-  command.add_table<Options>(kPeerLostFlags, *options);
+  command.add_table<PeerLostOptions>(kPeerLostFlags, *options);
   command.callback([options, &action] { action = [options] { return run(*options); }; });
 }
 

@@ -28,7 +28,7 @@ struct Figures {
 };
 
 /// What takes turns on one network.
-struct Contestant {
+struct NetworkContestant {
   std::string backend, uplink;  ///< uplink: "" for a flat backend
   std::map<size_t, std::vector<Figures>> rounds{};
 
@@ -70,8 +70,8 @@ class Machines {
   }
 
  private:
-  std::vector<Contestant> contestants() const {
-    std::vector<Contestant> all;
+  std::vector<NetworkContestant> contestants() const {
+    std::vector<NetworkContestant> all;
     for (const std::string& uplink : options_.uplinks) all.push_back({"lockstep", uplink});
     if (options_.is_against_gloo) all.push_back({"gloo", ""});
     return all;
@@ -82,9 +82,9 @@ class Machines {
     const CableSpeed speed{.bits_per_second = parse_rate(options_.rate), .one_way_ns = parse_rtt(rtt)};
     const Network network(static_cast<int>(ranks.size()), speed.bits_per_second == 0 ? "" : options_.rate,
                           speed);
-    std::vector<Contestant> all = contestants();
+    std::vector<NetworkContestant> all = contestants();
     for (int round = 0; round < options_.rounds; ++round) {
-      for (Contestant& contestant : all) {
+      for (NetworkContestant& contestant : all) {
         MachineJob job(network, ranks, {.program = program_of(contestant), .uplink = contestant.uplink});
         for (const auto& [bytes, row] : parse_figures(job.finish(contestant.name())))
           contestant.rounds[bytes].push_back(row);
@@ -94,7 +94,7 @@ class Machines {
   }
 
   void report(const std::string& layout, const std::string& rtt, double machines,
-              const std::vector<Contestant>& all) const {
+              const std::vector<NetworkContestant>& all) const {
     if (!options_.json) {
       fmt::print(
           "\n{} machines, {} ranks each; {}, {} ms there and back; medians of {} jobs\n{:>8}  {:<16} {:>11} {:>11} {:>13} {:>7} {:>9}\n",
@@ -103,7 +103,7 @@ class Machines {
     }
     for (const size_t bytes : options_.sizes) {
       const double bound = 2 * (machines - 1) / machines * static_cast<double>(bytes);
-      for (const Contestant& contestant : all) {
+      for (const NetworkContestant& contestant : all) {
         const auto& rounds = contestant.rounds.at(bytes);
         const Figures row{median_of(rounds, &Figures::p50_us), median_of(rounds, &Figures::cpu_us),
                           median_of(rounds, &Figures::cable_bytes),
@@ -121,7 +121,7 @@ class Machines {
     std::fflush(stdout);
   }
 
-  void print_json(const std::string& layout, const std::string& rtt, const Contestant& contestant,
+  void print_json(const std::string& layout, const std::string& rtt, const NetworkContestant& contestant,
                   size_t bytes, const Figures& row, const std::vector<Figures>& rounds, double bound) const {
     const auto [least, most] = std::minmax_element(
         rounds.begin(), rounds.end(), [](const Figures& a, const Figures& b) { return a.p50_us < b.p50_us; });
@@ -141,7 +141,7 @@ class Machines {
     fmt::print("{}\n", line.dump());
   }
 
-  std::string program_of(const Contestant& contestant) const {
+  std::string program_of(const NetworkContestant& contestant) const {
     std::string program = shell_quoted(tools::program_path("lockstep-bench-rank").string());
     program += " --machines " + contestant.backend;
     for (const size_t bytes : options_.sizes) program += fmt::format(" {}", bytes);

@@ -63,14 +63,14 @@ struct Memory {
 };
 
 /// Holds the results of one number of ranks; samples of one round stand at the same place in each list.
-struct Result {
+struct OptimizerResult {
   int ranks = 0;
   int64_t parameters = 0;
   std::map<std::pair<std::string, bool>, std::vector<double>> seconds;  // by way, and whether it clips
   std::map<std::string, Memory> memory;
 };
 
-Spread times_faster(const Result& result, const std::string& way, bool clips) {
+Spread times_faster(const OptimizerResult& result, const std::string& way, bool clips) {
   const auto& whole = result.seconds.at({kWays[0], clips});
   const auto& own = result.seconds.at({way, clips});
   std::vector<double> ratios;
@@ -78,7 +78,7 @@ Spread times_faster(const Result& result, const std::string& way, bool clips) {
   return spread_of(std::move(ratios));
 }
 
-Result measure_with(const OptimizerBench& options, int ranks) {
+OptimizerResult measure_with(const OptimizerBench& options, int ranks) {
   const std::string command = fmt::format(
       "'{}' --standalone --prefix off --nproc-per-node {} '{}' {} {}", program_path("lockrun").string(),
       ranks, program_path("lockstep-bench-optimizer-rank").string(), options.parameters, options.rounds);
@@ -91,7 +91,7 @@ Result measure_with(const OptimizerBench& options, int ranks) {
   if (const int status = ::pclose(pipe); !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     throw Error(fmt::format("{} failed; its message stands above", command));
   }
-  Result result;
+  OptimizerResult result;
   result.ranks = ranks;
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);) {
@@ -114,7 +114,7 @@ Result measure_with(const OptimizerBench& options, int ranks) {
   return result;
 }
 
-void print_text(const OptimizerBench& options, const Result& result) {
+void print_text(const OptimizerBench& options, const OptimizerResult& result) {
   fmt::print(
       "{:.1f} M parameters, AdamW, {} ranks with one thread each, {} rounds: from complete gradients to "
       "updated "
@@ -136,7 +136,7 @@ void print_text(const OptimizerBench& options, const Result& result) {
   }
 }
 
-void print_json(const Result& result) {
+void print_json(const OptimizerResult& result) {
   for (const char* way : kWays) {
     for (const bool clips : {false, true}) {
       const Spread seconds = spread_of(result.seconds.at({way, clips}));
@@ -172,7 +172,7 @@ void add_bench_optimizer(CommandLine bench, Action& action) {
     action = [options] {
       bench::warn_if_busy();
       for (const int ranks : options->nproc_per_node) {
-        const Result result = measure_with(*options, ranks);
+        const OptimizerResult result = measure_with(*options, ranks);
         options->json ? print_json(result) : print_text(*options, result);
       }
       return 0;
