@@ -51,13 +51,15 @@ void FollowUps::act_slowly(uint64_t place, Work::EngineKind engine, uint64_t end
 FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine, uint64_t end) {
   const Acting acting;
   Works left, ended;
+  const std::vector<bool> is_ready = look_at_each();
   // LibTorch's engines may end a later operation first: it waits, since both may write one tensor.
   std::array<bool, 3> is_one_left{};
-  for (auto& work : works_) {
+  for (size_t i = 0; i < works_.size(); ++i) {
+    auto& work = works_[i];
     const Work::EngineKind own_engine = work->engine();
     const bool is_before = engine != Work::EngineKind::own && own_engine == engine && work->place_ <= place;
     bool& waits = is_one_left.at(static_cast<size_t>(own_engine));
-    if (work->place_ < end && !waits && work->ends_unasked(is_before)) {
+    if (work->place_ < end && !waits && is_ready[i] && work->ends_unasked(is_before)) {
       ended.push_back(std::move(work));
     } else {
       waits = own_engine != Work::EngineKind::own;
@@ -67,6 +69,14 @@ FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine, 
   works_ = std::move(left);
   count();
   return ended;
+}
+
+std::vector<bool> FollowUps::look_at_each() const {
+  std::vector<bool> is_ready(works_.size(), true);
+  for (size_t i = works_.size(); i-- > 0;) {
+    if (works_[i]->engine() == Work::EngineKind::own) is_ready[i] = works_[i]->is_ready_unasked();
+  }
+  return is_ready;
 }
 
 bool FollowUps::has_earlier(uint64_t place, Work::EngineKind engine) const {

@@ -58,6 +58,9 @@ class FollowUps : public std::enable_shared_from_this<FollowUps> {
   [[gnu::cold]] void act_slowly(uint64_t place, Work::EngineKind engine, uint64_t end);
   [[gnu::cold]] bool have_acted_slowly(uint64_t place, Work::EngineKind engine);
   bool has_earlier(uint64_t place, Work::EngineKind engine) const LOCKSTEP_REQUIRES(mutex_);
+  /// Which of them may act? From the newest on: in our own engine, of two that write one tensor the later one begins when the earlier
+  /// one has ended. So whoever sees that the later one has ended then sees it of the earlier one.
+  std::vector<bool> look_at_each() const LOCKSTEP_REQUIRES(mutex_);
   Works take_ended(uint64_t place, Work::EngineKind engine, uint64_t end) LOCKSTEP_REQUIRES(mutex_);
   void count() LOCKSTEP_REQUIRES(mutex_);
 

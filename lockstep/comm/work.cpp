@@ -31,6 +31,7 @@ class ThenWork : public Work {
     return true;
   }
   bool acts_at_end() const override { return true; }
+  bool is_ready_to_act() override { return work_->look(std::nullopt); }
   EngineKind engine() const override { return work_->engine(); }
 
  private:
@@ -257,6 +258,17 @@ bool Work::ends_unasked(bool is_before) {
       return look(std::nullopt);  // throws where it has failed so
     }
   });
+}
+
+/// Would ends_unasked() end it?
+bool Work::is_ready_unasked() {
+  if (!shared_->mutex.try_lock()) return false;
+  const AdoptedLock lock(shared_->mutex);
+  try {
+    return done_ || is_ready_to_act();
+  } catch (...) {
+    return true;  // the error is for who lets it act
+  }
 }
 
 /// What it was started for has failed, and nobody is in a call of it.

@@ -75,6 +75,8 @@ class Work : public std::enable_shared_from_this<Work> {
   virtual bool look(std::optional<std::chrono::milliseconds> waited);
   /// Has it something left to do in this process when the operation has ended, such as to copy the result?
   virtual bool acts_at_end() const { return false; }
+  /// For one that acts at its end: is nothing left but that, as far as can be seen? True as well where it cannot tell.
+  virtual bool is_ready_to_act() { return true; }
   /// Who makes a collective end. In one of LibTorch's engines those end in the order of their starts, or nearly so, though the
   /// engine may not say it, and a wait for one does not block for long once a later one has ended.
   enum class EngineKind : uint8_t { own, main_memory, device };
@@ -103,6 +105,7 @@ class Work : public std::enable_shared_from_this<Work> {
   friend class FollowUps;
   void join(std::weak_ptr<FollowUps> follow_ups, uint64_t place);
   bool ends_unasked(bool is_before);
+  bool is_ready_unasked();
   void give_up(const std::exception_ptr& why);
   std::shared_ptr<Shared> shared_;       // with threads that look at it unasked; null where none does
   std::weak_ptr<FollowUps> follow_ups_;  // of its group; null where there were none when it started

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -92,6 +93,31 @@ TEST_F(FollowUpsTest, AMessageThatDoesNotEndHoldsNothingBack) {
   message.fake->end();
   message.work->wait();
   EXPECT_EQ(written(), "2m");
+}
+
+/// Two of our own engine that write one tensor: both end between a look at the earlier one and a look at the later one.
+TEST_F(FollowUpsTest, BothEndBetweenTwoLooks) {
+  std::string written;
+  bool have_both_ended = false;
+  class EndsAfterALook final : public Work {
+   public:
+    explicit EndsAfterALook(bool& has_ended) : has_ended_(has_ended) {}
+
+   private:
+    void do_wait(std::optional<std::chrono::milliseconds> /*timeout*/) override { has_ended_ = true; }
+    bool poll() override { return std::exchange(has_ended_, true); }
+    bool& has_ended_;
+  };
+  OwnFollowUps group;
+  const auto first = then(std::make_shared<EndsAfterALook>(have_both_ended), [&] { written += "1"; });
+  group.shared()->add(first);
+  EXPECT_TRUE(have_both_ended) << "who adds one looks at those that are there";
+  have_both_ended = false;
+  const auto second = then(std::make_shared<EndsAfterALook>(have_both_ended), [&] { written += "2"; });
+  group.shared()->add(second);
+  have_both_ended = false;
+  for (int look = 0; look < 3; ++look) group.shared()->act();
+  EXPECT_EQ(written, "12");
 }
 
 TEST_F(FollowUpsTest, AnEarlierOneThatFailsHoldsNothingBack) {

@@ -217,6 +217,7 @@ class MemberWork final : public Work {
     });
   }
   bool acts_at_end() const override { return part_.finish != nullptr; }
+  bool is_ready_to_act() override { return advance(); }
 
  private:
   /// `call`: what it throws is the group's failure.
@@ -260,6 +261,11 @@ class MemberWork final : public Work {
     finish();
   }
   bool poll() override {
+    if (!advance()) return false;
+    finish();
+    return true;
+  }
+  bool advance() {
     for (; waited_ < part_.works.size(); ++waited_) {
       bool has_ended = false;
       guarded([&] {
@@ -272,7 +278,6 @@ class MemberWork final : public Work {
       if (!has_ended) return false;
       if (part_.ended) part_.ended(waited_);
     }
-    finish();
     return true;
   }
   void finish() {

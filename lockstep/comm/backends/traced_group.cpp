@@ -44,6 +44,7 @@ class TracedWork : public Work {
     return is_over;
   }
   bool acts_at_end() const override { return work_->acts_at_end(); }
+  bool is_ready_to_act() override { return work_->is_ready_to_act(); }
   EngineKind engine() const override { return work_->engine(); }
 
   /// For whatever thread: has it ended, as far as can be seen? Its error is for whoever waits for it.

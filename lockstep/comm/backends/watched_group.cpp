@@ -15,6 +15,7 @@ class WatchedWork : public Work {
       : work_(std::move(work)), pulse_(std::move(pulse)) {}
   int source_rank() const override { return work_->source_rank(); }
   bool acts_at_end() const override { return work_->acts_at_end(); }
+  bool is_ready_to_act() override { return work_->is_ready_to_act(); }
   EngineKind engine() const override { return work_->engine(); }
 
  private:
