@@ -59,7 +59,8 @@ FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine, 
     const Work::EngineKind own_engine = work->engine();
     const bool is_before = engine != Work::EngineKind::own && own_engine == engine && work->place_ <= place;
     bool& waits = is_one_left.at(static_cast<size_t>(own_engine));
-    if (work->place_ < end && !waits && is_ready[i] && work->ends_unasked(is_before)) {
+    const auto how = is_before ? Work::Unasked::may_wait : Work::Unasked::act;
+    if (work->place_ < end && !waits && is_ready[i] && work->ends_unasked(how)) {
       ended.push_back(std::move(work));
     } else {
       waits = own_engine != Work::EngineKind::own;
@@ -74,7 +75,8 @@ FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine, 
 std::vector<bool> FollowUps::look_at_each() const {
   std::vector<bool> is_ready(works_.size(), true);
   for (size_t i = works_.size(); i-- > 0;) {
-    if (works_[i]->engine() == Work::EngineKind::own) is_ready[i] = works_[i]->is_ready_unasked();
+    if (works_[i]->engine() == Work::EngineKind::own)
+      is_ready[i] = works_[i]->ends_unasked(Work::Unasked::only_look);
   }
   return is_ready;
 }

@@ -31,7 +31,9 @@ class ThenWork : public Work {
     return true;
   }
   bool acts_at_end() const override { return true; }
-  bool is_ready_to_act() override { return work_->look(std::nullopt); }
+  bool is_ready_to_act() override {
+    return work_->acts_at_end() ? work_->is_ready_to_act() : work_->look(std::nullopt);
+  }
   EngineKind engine() const override { return work_->engine(); }
 
  private:
@@ -40,8 +42,7 @@ class ThenWork : public Work {
     const auto begin = Clock::now();
     work_->wait(timeout);
     // The later one of two that write the same tensor wins. The earlier one has a timeout of its own.
-    let_earlier_ones_act(/*may_block=*/!timeout);
-    while (!have_earlier_ones_acted()) {
+    for (bool may_block = !timeout; !let_earlier_ones_act(may_block); may_block = false) {
       constexpr std::chrono::microseconds kLookEvery{50};
       if (timeout && Clock::now() - begin > *timeout)
         throw TimeoutError("the operation has ended, but one that this group started before it has not");
@@ -52,8 +53,7 @@ class ThenWork : public Work {
   bool poll() override {
     if (!work_->is_completed()) return false;
     if (work_->exception()) std::rethrow_exception(work_->exception());
-    let_earlier_ones_act(/*may_block=*/false);
-    if (!have_earlier_ones_acted()) return false;
+    if (!let_earlier_ones_act(/*may_block=*/false)) return false;
     act();
     return true;
   }
@@ -231,26 +231,29 @@ void Work::join(std::weak_ptr<FollowUps> follow_ups, uint64_t place) {
   if (acts_at_end() && shared_ == nullptr) shared_ = std::make_shared<Shared>();
 }
 
-void Work::let_earlier_ones_act(bool may_block) const {
-  if (const auto follow_ups = follow_ups_.lock())
-    follow_ups->act_before(place_, may_block ? engine() : EngineKind::own);
-}
-
-bool Work::have_earlier_ones_acted() const {
+bool Work::let_earlier_ones_act(bool may_block) const {
   const auto follow_ups = follow_ups_.lock();
-  return !follow_ups || follow_ups->have_acted(place_, engine());
+  if (!follow_ups) return true;
+  follow_ups->act_before(place_, may_block ? engine() : EngineKind::own);
+  return follow_ups->have_acted(place_, engine());
 }
 
 /// For who has waited for another operation, where acts_at_end(): true once it has acted, or failed. Its future, if it has one, is
-/// left to the thread that watches: its callbacks are the program's. `is_before`: it was started before one of its engine's that
-/// has ended.
-bool Work::ends_unasked(bool is_before) {
+/// left to the thread that watches: its callbacks are the program's.
+bool Work::ends_unasked(Unasked how) {
   // It may block all the same, where the engine works at several at once and a peer has not come that far.
   constexpr std::chrono::seconds kLongest{1};
   if (!shared_->mutex.try_lock()) return false;  // its user is in a call, which sees to the rest
   const AdoptedLock lock(shared_->mutex);
+  if (how == Unasked::only_look) {
+    try {
+      return done_ || is_ready_to_act();
+    } catch (...) {
+      return true;  // the error is for who lets it act
+    }
+  }
   return guarded([&] {
-    if (!is_before) return look(std::nullopt);
+    if (how == Unasked::act) return look(std::nullopt);
     try {
       do_wait(kLongest);
       return true;
@@ -258,17 +261,6 @@ bool Work::ends_unasked(bool is_before) {
       return look(std::nullopt);  // throws where it has failed so
     }
   });
-}
-
-/// Would ends_unasked() end it?
-bool Work::is_ready_unasked() {
-  if (!shared_->mutex.try_lock()) return false;
-  const AdoptedLock lock(shared_->mutex);
-  try {
-    return done_ || is_ready_to_act();
-  } catch (...) {
-    return true;  // the error is for who lets it act
-  }
 }
 
 /// What it was started for has failed, and nobody is in a call of it.

@@ -87,10 +87,9 @@ class Work : public std::enable_shared_from_this<Work> {
   /// Advances without blocking; true at the end.
   virtual bool poll() = 0;
   /// This one has ended: those of its group that were started before it, and have ended too, do what they have left to do. Does
-  /// nothing inside of such an action. `may_block`: for an engine that does not say that they have ended, for a little.
-  void let_earlier_ones_act(bool may_block) const;
-  /// Have those of its engine that were started before it, and have something left to do, done it? Does not block.
-  bool have_earlier_ones_acted() const;
+  /// nothing inside of such an action. `may_block`: for an engine that does not say that they have ended, for a little. Returns
+  /// whether all those of its engine have done it.
+  bool let_earlier_ones_act(bool may_block) const;
 
  private:
   struct Shared;
@@ -104,8 +103,9 @@ class Work : public std::enable_shared_from_this<Work> {
   bool look_for_future(std::optional<std::chrono::milliseconds> waited);
   friend class FollowUps;
   void join(std::weak_ptr<FollowUps> follow_ups, uint64_t place);
-  bool ends_unasked(bool is_before);
-  bool is_ready_unasked();
+  /// only_look: it does not act. may_wait: it was started before one of its engine's that has ended.
+  enum class Unasked : uint8_t { only_look, act, may_wait };
+  bool ends_unasked(Unasked how);
   void give_up(const std::exception_ptr& why);
   std::shared_ptr<Shared> shared_;       // with threads that look at it unasked; null where none does
   std::weak_ptr<FollowUps> follow_ups_;  // of its group; null where there were none when it started
