@@ -62,27 +62,6 @@ function(lockstep_slow_sources)
   endif()
 endfunction()
 
-# lockstep_runs_seldom(<target> ...): none of its loops takes time that anybody notices. clang inlines little there, which
-# takes a fifth to a quarter off the compilation.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  include(CheckCXXSourceCompiles)
-  set(CMAKE_REQUIRED_FLAGS "-mllvm -inline-threshold=10")
-  check_cxx_source_compiles("int main() {}" LOCKSTEP_HAS_INLINE_THRESHOLD)
-  unset(CMAKE_REQUIRED_FLAGS)
-endif()
-function(lockstep_runs_seldom)
-  if(NOT LOCKSTEP_HAS_INLINE_THRESHOLD)
-    return()
-  endif()
-  foreach(target ${ARGN})
-    foreach(part ${target} ${target}_without_torch)
-      if(TARGET ${part})
-        target_compile_options(${part} PRIVATE "$<$<CONFIG:Release>:SHELL:-O1 -mllvm -inline-threshold=10>")
-      endif()
-    endforeach()
-  endforeach()
-endfunction()
-
 # Flags, precompiled header and unity build of every target. HEADER torch or plain (lockstep/pch). Sources are compiled
 # several at a time: each compilation costs a second or more before its first line. One with flags of its own
 # (set_source_files_properties COMPILE_OPTIONS) or SKIP_UNITY_BUILD_INCLUSION compiles by itself. TEST: not optimized, since

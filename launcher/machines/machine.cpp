@@ -34,7 +34,7 @@ int count_gpus() {
 
 std::string host_name() {
   std::array<char, HOST_NAME_MAX + 1> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+  return ::gethostname(name.data(), name.size()) == 0 ? name.data() : "localhost";
 }
 
 Machine inspect_machine() {

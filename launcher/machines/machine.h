@@ -10,7 +10,7 @@ namespace lockstep::launcher {
 /// Cores that this process may use, and NVIDIA GPUs that it can see.
 Machine inspect_machine();
 
-/// This machine's name, as hostname prints it: without a domain that is looked up.
+/// This machine's name as it is set, without a domain that is looked up. "localhost" if it has none.
 std::string host_name();
 
 /// Random identifier of a run.

@@ -5,14 +5,14 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr double kSoon = 60, kLongestDelay = 60;
+constexpr double kSoonAgain = 60, kLongestDelay = 60;
 
 }  // namespace
 
 double RestartRules::longest_delay() const { return delay > 0 ? std::max(delay, kLongestDelay) : 0; }
 
 std::optional<double> RestartPolicy::after_failure(double now) {
-  const bool soon = last_failure_ && now - *last_failure_ < kSoon;
+  const bool soon = last_failure_ && now - *last_failure_ < kSoonAgain;
   last_failure_ = now;
   next_delay_ = !soon ? 0 : std::clamp(2 * next_delay_, rules_.delay, std::max(rules_.delay, kLongestDelay));
   while (rules_.refill > 0 && !counted_.empty() && now - counted_.front() >= rules_.refill)

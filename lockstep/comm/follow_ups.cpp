@@ -51,7 +51,7 @@ void FollowUps::act_slowly(uint64_t place, Work::EngineKind engine, uint64_t end
 FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine, uint64_t end) {
   const Acting acting;
   Works left, ended;
-  const std::vector<bool> is_ready = look_at_each();
+  const std::vector<bool> is_ready = look_at_each(end);
   // LibTorch's engines may end a later operation first: it waits, since both may write one tensor.
   std::array<bool, 3> is_one_left{};
   for (size_t i = 0; i < works_.size(); ++i) {
@@ -72,11 +72,12 @@ FollowUps::Works FollowUps::take_ended(uint64_t place, Work::EngineKind engine, 
   return ended;
 }
 
-std::vector<bool> FollowUps::look_at_each() const {
+std::vector<bool> FollowUps::look_at_each(uint64_t end) const {
   std::vector<bool> is_ready(works_.size(), true);
   for (size_t i = works_.size(); i-- > 0;) {
-    if (works_[i]->engine() == Work::EngineKind::own)
-      is_ready[i] = works_[i]->ends_unasked(Work::Unasked::only_look);
+    Work& work = *works_[i];
+    if (work.place_ < end && work.engine() == Work::EngineKind::own)
+      is_ready[i] = work.ends_unasked(Work::Unasked::only_look);
   }
   return is_ready;
 }
@@ -116,14 +117,20 @@ void FollowUps::give_up(const std::exception_ptr& why) {
   count();
 }
 
-bool FollowUps::look_alone(const Work& work, const std::function<bool()>& look) {
+bool FollowUps::look_alone(Work& work, std::optional<std::chrono::milliseconds> waited,
+                           const std::function<bool()>& look) {
   Works earlier;
   std::shared_ptr<Work> ended;
   const base::LockGuard lock(mutex_);
-  earlier =
-      take_ended(0, Work::EngineKind::own,
-                 std::numeric_limits<uint64_t>::max());  // before it acts, and before its future says so
-  if (has_earlier(work.place_, work.engine())) return false;
+  // The earlier ones act before it does, and before its future says so: those that are seen to have ended after it was.
+  const bool is_ready = [&] {
+    const Acting looking;
+    return work.ends_unasked(Work::Unasked::only_look, waited);
+  }();
+  // One that does not act has the place of the last one that does and was started before it.
+  const uint64_t end = work.place_ + (work.acts_at_end() ? 0 : 1);
+  earlier = take_ended(0, Work::EngineKind::own, end);
+  if (!is_ready || has_earlier(end, work.engine())) return false;
   const Acting acting;
   if (!look()) return false;
   const auto at =

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/base/mutex.h"
@@ -49,8 +51,10 @@ class FollowUps : public std::enable_shared_from_this<FollowUps> {
   void drop();
   /// What they were started for has failed: they never act, and waits for them throw `why`. The group's operations have ended.
   void give_up(const std::exception_ptr& why);
-  /// For another thread that looks at `work`, by `look`: while nobody acts here. True: it has acted, and is let go.
-  bool look_alone(const Work& work, const std::function<bool()>& look);
+  /// For another thread that looks at `work`, by `look`: while nobody acts here. True: it has acted, and is let go. `waited`: as for
+  /// Work::look().
+  bool look_alone(Work& work, std::optional<std::chrono::milliseconds> waited,
+                  const std::function<bool()>& look);
 
  private:
   using Works = std::vector<std::shared_ptr<Work>>;
@@ -58,9 +62,10 @@ class FollowUps : public std::enable_shared_from_this<FollowUps> {
   [[gnu::cold]] void act_slowly(uint64_t place, Work::EngineKind engine, uint64_t end);
   [[gnu::cold]] bool have_acted_slowly(uint64_t place, Work::EngineKind engine);
   bool has_earlier(uint64_t place, Work::EngineKind engine) const LOCKSTEP_REQUIRES(mutex_);
-  /// Which of them may act? From the newest on: in our own engine, of two that write one tensor the later one begins when the earlier
-  /// one has ended. So whoever sees that the later one has ended then sees it of the earlier one.
-  std::vector<bool> look_at_each() const LOCKSTEP_REQUIRES(mutex_);
+  /// Which of those before `end` may act? From the newest on: our own engine tells the ends of a group's collectives in the order of
+  /// their starts (not those of messages). So whoever has seen the later one's end and then looks at the earlier one sees its
+  /// end too.
+  std::vector<bool> look_at_each(uint64_t end) const LOCKSTEP_REQUIRES(mutex_);
   Works take_ended(uint64_t place, Work::EngineKind engine, uint64_t end) LOCKSTEP_REQUIRES(mutex_);
   void count() LOCKSTEP_REQUIRES(mutex_);
 

@@ -31,8 +31,8 @@ class ThenWork : public Work {
     return true;
   }
   bool acts_at_end() const override { return true; }
-  bool is_ready_to_act() override {
-    return work_->acts_at_end() ? work_->is_ready_to_act() : work_->look(std::nullopt);
+  bool is_ready_to_act(OptionalTimeout waited) override {
+    return work_->acts_at_end() ? work_->is_ready_to_act(waited) : work_->look(waited);
   }
   EngineKind engine() const override { return work_->engine(); }
 
@@ -239,21 +239,23 @@ bool Work::let_earlier_ones_act(bool may_block) const {
 }
 
 /// For who has waited for another operation, where acts_at_end(): true once it has acted, or failed. Its future, if it has one, is
-/// left to the thread that watches: its callbacks are the program's.
-bool Work::ends_unasked(Unasked how) {
+/// left to the thread that watches: its callbacks are the program's. `waited`: as for look().
+bool Work::ends_unasked(Unasked how, OptionalTimeout waited) {
   // It may block all the same, where the engine works at several at once and a peer has not come that far.
   constexpr std::chrono::seconds kLongest{1};
   if (!shared_->mutex.try_lock()) return false;  // its user is in a call, which sees to the rest
   const AdoptedLock lock(shared_->mutex);
   if (how == Unasked::only_look) {
+    if (done_) return true;
     try {
-      return done_ || is_ready_to_act();
+      return acts_at_end() ? is_ready_to_act(waited) : look(waited);
     } catch (...) {
-      return true;  // the error is for who lets it act
+      exception_ = std::current_exception();
+      return done_ = true;
     }
   }
   return guarded([&] {
-    if (how == Unasked::act) return look(std::nullopt);
+    if (how == Unasked::act) return look(waited);
     try {
       do_wait(kLongest);
       return true;
@@ -282,7 +284,7 @@ bool Work::look_for_future(OptionalTimeout waited) {
     return true;
   };
   const auto follow_ups = follow_ups_.lock();
-  const bool is_over = follow_ups ? follow_ups->look_alone(*this, look_once) : look_once();
+  const bool is_over = follow_ups ? follow_ups->look_alone(*this, waited, look_once) : look_once();
   completion.tell();
   return is_over;
 }

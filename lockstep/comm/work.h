@@ -75,8 +75,8 @@ class Work : public std::enable_shared_from_this<Work> {
   virtual bool look(std::optional<std::chrono::milliseconds> waited);
   /// Has it something left to do in this process when the operation has ended, such as to copy the result?
   virtual bool acts_at_end() const { return false; }
-  /// For one that acts at its end: is nothing left but that, as far as can be seen? True as well where it cannot tell.
-  virtual bool is_ready_to_act() { return true; }
+  /// For one that acts at its end: look(), but it does not act. True as well if it cannot tell.
+  virtual bool is_ready_to_act(std::optional<std::chrono::milliseconds> /*waited*/) { return true; }
   /// Who makes a collective end. In one of LibTorch's engines those end in the order of their starts, or nearly so, though the
   /// engine may not say it, and a wait for one does not block for long once a later one has ended.
   enum class EngineKind : uint8_t { own, main_memory, device };
@@ -88,7 +88,7 @@ class Work : public std::enable_shared_from_this<Work> {
   virtual bool poll() = 0;
   /// This one has ended: those of its group that were started before it, and have ended too, do what they have left to do. Does
   /// nothing inside of such an action. `may_block`: for an engine that does not say that they have ended, for a little. Returns
-  /// whether all those of its engine have done it.
+  /// whether all those of one of LibTorch's engines have done it; true for our own, and inside of such an action.
   bool let_earlier_ones_act(bool may_block) const;
 
  private:
@@ -105,7 +105,7 @@ class Work : public std::enable_shared_from_this<Work> {
   void join(std::weak_ptr<FollowUps> follow_ups, uint64_t place);
   /// only_look: it does not act. may_wait: it was started before one of its engine's that has ended.
   enum class Unasked : uint8_t { only_look, act, may_wait };
-  bool ends_unasked(Unasked how);
+  bool ends_unasked(Unasked how, std::optional<std::chrono::milliseconds> waited = std::nullopt);
   void give_up(const std::exception_ptr& why);
   std::shared_ptr<Shared> shared_;       // with threads that look at it unasked; null where none does
   std::weak_ptr<FollowUps> follow_ups_;  // of its group; null where there were none when it started

@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <ATen/core/ivalue.h>
+
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -95,29 +99,58 @@ TEST_F(FollowUpsTest, AMessageThatDoesNotEndHoldsNothingBack) {
   EXPECT_EQ(written(), "2m");
 }
 
-/// Two of our own engine that write one tensor: both end between a look at the earlier one and a look at the later one.
-TEST_F(FollowUpsTest, BothEndBetweenTwoLooks) {
-  std::string written;
-  bool have_both_ended = false;
-  class EndsAfterALook final : public Work {
-   public:
-    explicit EndsAfterALook(bool& has_ended) : has_ended_(has_ended) {}
+/// Of our own engine. All of them end when they have been looked at so often.
+class EndsAfterLooks final : public Work {
+ public:
+  explicit EndsAfterLooks(int& looks) : looks_(looks) {}
+  Watch watch() const override {
+    return [this](const std::function<bool()>& look) { look_ = look; };
+  }
+  /// As its thread would: true once there is no future left to complete.
+  bool look_for_future() {
+    const bool is_over = look_();
+    if (is_over) look_ = nullptr;  // which keeps the work
+    return is_over;
+  }
 
-   private:
-    void do_wait(std::optional<std::chrono::milliseconds> /*timeout*/) override { has_ended_ = true; }
-    bool poll() override { return std::exchange(has_ended_, true); }
-    bool& has_ended_;
-  };
-  OwnFollowUps group;
-  const auto first = then(std::make_shared<EndsAfterALook>(have_both_ended), [&] { written += "1"; });
-  group.shared()->add(first);
-  EXPECT_TRUE(have_both_ended) << "who adds one looks at those that are there";
-  have_both_ended = false;
-  const auto second = then(std::make_shared<EndsAfterALook>(have_both_ended), [&] { written += "2"; });
-  group.shared()->add(second);
-  have_both_ended = false;
-  for (int look = 0; look < 3; ++look) group.shared()->act();
-  EXPECT_EQ(written, "12");
+ private:
+  void do_wait(std::optional<std::chrono::milliseconds> /*timeout*/) override { looks_ = 0; }
+  bool poll() override { return looks_ == 0 || --looks_ < 0; }
+  int& looks_;
+  mutable std::function<bool()> look_;
+};
+
+TEST_F(FollowUpsTest, BothEndBetweenTwoLooks) {
+  for (const int looks : {1, 2, 3}) {
+    std::string written;
+    int left = 100;
+    OwnFollowUps group;
+    const auto first = then(std::make_shared<EndsAfterLooks>(left), [&] { written += "1"; });
+    const auto second = then(std::make_shared<EndsAfterLooks>(left), [&] { written += "2"; });
+    group.shared()->add(first);
+    group.shared()->add(second);
+    left = looks;
+    for (int i = 0; i < 4; ++i) group.shared()->act();
+    EXPECT_EQ(written, "12") << looks;
+  }
+}
+
+TEST_F(FollowUpsTest, BothEndBetweenTwoLooksOfTheThreadThatWatches) {
+  for (const int looks : {1, 2, 3}) {
+    std::string written;
+    int left = 100;
+    OwnFollowUps group;
+    const auto first = then(std::make_shared<EndsAfterLooks>(left), [&] { written += "1"; });
+    const auto watched = std::make_shared<EndsAfterLooks>(left);
+    const auto second = then(watched, [&] { written += "2"; });
+    group.shared()->add(first);
+    group.shared()->add(second);
+    const auto future = second->get_future();
+    left = looks;
+    for (int i = 0; i < 4 && !watched->look_for_future(); ++i) EXPECT_FALSE(future->completed());
+    EXPECT_TRUE(future->completed());
+    EXPECT_EQ(written, "12") << looks;
+  }
 }
 
 TEST_F(FollowUpsTest, AnEarlierOneThatFailsHoldsNothingBack) {

@@ -215,9 +215,10 @@ class MemberWork final : public Work {
       const base::LockGuard lock(state_->starting());
       part_ = start_as_member(*state_, *operation_);
     });
+    acts_at_end_ = part_.finish != nullptr;
   }
-  bool acts_at_end() const override { return part_.finish != nullptr; }
-  bool is_ready_to_act() override { return advance(); }
+  bool acts_at_end() const override { return acts_at_end_; }
+  bool is_ready_to_act(OptionalTimeout /*waited*/) override { return advance(); }
 
  private:
   /// `call`: what it throws is the group's failure.
@@ -288,6 +289,7 @@ class MemberWork final : public Work {
   std::shared_ptr<HybridState> state_;
   std::shared_ptr<HybridOperation> operation_;
   MemberPart part_;
+  bool acts_at_end_ = false;
   size_t waited_ = 0;  // of its works
 };
 

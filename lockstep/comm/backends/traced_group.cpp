@@ -30,11 +30,31 @@ class TracedWork : public Work {
   int source_rank() const override { return work_->source_rank(); }
   Watch watch() const override { return work_->watch(); }
   bool look(std::optional<std::chrono::milliseconds> waited) override {
+    return look_by([&] { return work_->look(waited); });
+  }
+  bool acts_at_end() const override { return work_->acts_at_end(); }
+  bool is_ready_to_act(std::optional<std::chrono::milliseconds> waited) override {
+    return look_by([&] { return work_->is_ready_to_act(waited); });
+  }
+  EngineKind engine() const override { return work_->engine(); }
+
+  /// For whatever thread: has it ended, as far as can be seen? Its error is for whoever waits for it.
+  bool is_seen_to_end() noexcept {
+    try {
+      return has_ended_.load() || (acts_at_end() ? is_ready_to_act(std::nullopt) : look(std::nullopt));
+    } catch (...) {
+      return true;
+    }
+  }
+
+ private:
+  template <class Look>
+  bool look_by(const Look& look) {
     if (!mutex_.try_lock()) return false;  // another thread is in a call of it, which notes the end
     bool is_over = false;
     std::exception_ptr failure;
     try {
-      is_over = work_->look(waited);
+      is_over = look();
     } catch (...) {
       failure = std::current_exception();
     }
@@ -43,20 +63,6 @@ class TracedWork : public Work {
     if (is_over) end(timeline::now());
     return is_over;
   }
-  bool acts_at_end() const override { return work_->acts_at_end(); }
-  bool is_ready_to_act() override { return work_->is_ready_to_act(); }
-  EngineKind engine() const override { return work_->engine(); }
-
-  /// For whatever thread: has it ended, as far as can be seen? Its error is for whoever waits for it.
-  bool is_seen_to_end() noexcept {
-    try {
-      return has_ended_.load() || look(std::nullopt);
-    } catch (...) {
-      return true;
-    }
-  }
-
- private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
     const base::LockGuard lock(mutex_);
     if (work_->is_completed()) {

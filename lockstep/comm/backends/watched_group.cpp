@@ -15,7 +15,9 @@ class WatchedWork : public Work {
       : work_(std::move(work)), pulse_(std::move(pulse)) {}
   int source_rank() const override { return work_->source_rank(); }
   bool acts_at_end() const override { return work_->acts_at_end(); }
-  bool is_ready_to_act() override { return work_->is_ready_to_act(); }
+  bool is_ready_to_act(std::optional<std::chrono::milliseconds> waited) override {
+    return work_->is_ready_to_act(waited);
+  }
   EngineKind engine() const override { return work_->engine(); }
 
  private:
