@@ -99,7 +99,7 @@ TEST_F(FollowUpsTest, AMessageThatDoesNotEndHoldsNothingBack) {
   EXPECT_EQ(written(), "2m");
 }
 
-/// Of our own engine. All of them end when they have been looked at so often.
+/// In our own engine. All of them end when they have been looked at so often.
 class EndsAfterLooks final : public Work {
  public:
   explicit EndsAfterLooks(int& looks) : looks_(looks) {}
