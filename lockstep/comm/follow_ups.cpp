@@ -122,7 +122,7 @@ bool FollowUps::look_alone(Work& work, std::optional<std::chrono::milliseconds> 
   Works earlier;
   std::shared_ptr<Work> ended;
   const base::LockGuard lock(mutex_);
-  // The earlier ones act before it does, and before its future says so: those that are seen to have ended after it was.
+  // This look comes first: earlier ones that have ended by now act before it does, and before its future says so.
   const bool is_ready = [&] {
     const Acting looking;
     return work.ends_unasked(Work::Unasked::only_look, waited);

@@ -213,7 +213,7 @@ std::shared_ptr<Work> start_average_of_integers(ProcessGroup::Impl& group, const
   });
 }
 
-/// Gloo's own ends only inside a wait for it, so that who polls never sees its end. An all_reduce takes about as long (2 and 4
+/// Gloo's own ends only inside a wait for it, so whoever polls never sees its end. An all_reduce takes about as long (2 and 4
 /// ranks, 4 kB to 16 MB: 0.3 to 1.2 times).
 std::shared_ptr<Work> start_reduce_scatter(ProcessGroup::Impl& group, const Collective& collective) {
   const at::Tensor output = collective.outputs.front().detach(), all = collective.inputs.front().clone();
