@@ -16,6 +16,7 @@
 #include "launcher/process/restart_policy.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
 
 namespace lockstep::launcher {
 namespace {

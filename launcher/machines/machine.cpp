@@ -1,10 +1,6 @@
 #include "launcher/machines/machine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <climits>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -13,6 +9,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/job/address.h"
 
 namespace lockstep::launcher {
@@ -31,11 +28,6 @@ int count_gpus() {
 }
 
 }  // namespace
-
-std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  return ::gethostname(name.data(), name.size()) == 0 ? name.data() : "localhost";
-}
 
 Machine inspect_machine() {
   Machine machine;

@@ -10,9 +10,6 @@ namespace lockstep::launcher {
 /// Cores that this process may use, and NVIDIA GPUs that it can see.
 Machine inspect_machine();
 
-/// This machine's name as it is set, without a domain that is looked up. "localhost" if it has none.
-std::string host_name();
-
 /// Random identifier of a run.
 std::string random_id();
 

@@ -5,9 +5,9 @@
 #include <cctype>
 #include <iterator>
 
-#include "launcher/machines/machine.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
+#include "lockstep/base/host_name.h"
 
 namespace lockstep::launcher {
 

@@ -17,7 +17,6 @@
 
 #include "launcher/machines/agent.h"
 #include "launcher/machines/hosts.h"
-#include "launcher/machines/machine.h"
 #include "launcher/output/event_log.h"
 #include "launcher/output/log_file.h"
 #include "launcher/process/limits.h"
@@ -35,6 +34,7 @@
 #include "launcher/watch/workers.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/job/stop_signals.h"
 #include "lockstep/shm/memory_file.h"
 #include "lockstep/shm/segment.h"

@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
-#include "launcher/machines/machine.h"
 #include "launcher/run/hosts_job.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/base/shell.h"
 
 namespace lockstep::launcher {

@@ -26,6 +26,7 @@
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/given_flags.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/timeline/parts_folder.h"
 
 extern char** environ;

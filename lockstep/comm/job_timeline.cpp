@@ -1,7 +1,6 @@
 #include "lockstep/comm/job_timeline.h"
 
 #include <ATen/ops/empty.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <sstream>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/comm/backends/traced_group.h"
 #include "lockstep/timeline/parts_folder.h"
 #include "lockstep/timeline/recorder.h"
@@ -106,11 +106,9 @@ std::shared_ptr<ProcessGroup::Impl> begin_timeline(std::shared_ptr<ProcessGroup:
   try {
     timeline::make_parts_folder(target.folder, target.file);
     const ClockOffset clock = measure_clock(all, launch);
-    char host[256] = {};
-    ::gethostname(host, sizeof host - 1);
     timeline::start(target.folder, {.rank = launch.rank,
                                     .world_size = launch.world_size,
-                                    .host = host,
+                                    .host = host_name(),
                                     .clock_offset = clock.offset,
                                     .clock_error = clock.error});
     all.barrier();  // who leaves from now on can see all parts

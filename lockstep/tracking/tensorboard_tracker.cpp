@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/tracking/formats/event_file.h"
 #include "lockstep/tracking/formats/json_text.h"
-#include "lockstep/tracking/formats/wall_time.h"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,6 @@
 #include "tools/topo/topology.h"
 
 #include <hwloc.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,6 +9,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/host_name.h"
 
 namespace lockstep::topo {
 namespace {
@@ -90,9 +90,7 @@ Topology read_topology() {
   ::hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   if (::hwloc_topology_load(raw) != 0) throw Error("hwloc cannot read this machine's topology");
   Topology result;
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  result.host = name;
+  result.host = host_name();
   result.packages = std::max(1, ::hwloc_get_nbobjs_by_type(raw, HWLOC_OBJ_PACKAGE));
   result.cores = ::hwloc_get_nbobjs_by_type(raw, HWLOC_OBJ_CORE);
   if (const hwloc_obj_t package = ::hwloc_get_obj_by_type(raw, HWLOC_OBJ_PACKAGE, 0)) {

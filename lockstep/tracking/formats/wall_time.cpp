@@ -1,7 +1,5 @@
 #include "lockstep/tracking/formats/wall_time.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <charconv>
 #include <ctime>
@@ -22,11 +20,6 @@ std::string compact_date(double seconds) {
   localtime_r(&whole, &date);
   std::array<char, 32> text{};
   return {text.data(), std::strftime(text.data(), text.size(), "%Y%m%d_%H%M%S", &date)};
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
 }  // namespace lockstep

@@ -11,7 +11,4 @@ void append_wall_time(std::string& out, double seconds);
 /// "20261122_174212", local time.
 std::string compact_date(double seconds);
 
-/// The name of this machine.
-std::string host_name();
-
 }  // namespace lockstep

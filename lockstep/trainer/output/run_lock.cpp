@@ -21,10 +21,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/host_name.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
-#include "lockstep/tracking/formats/wall_time.h"
 
 namespace lockstep {
 namespace {
