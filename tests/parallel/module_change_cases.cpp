@@ -383,12 +383,18 @@ TEST(ModuleChanges, OneRankMakesFewerPasses) {
       const int own = world().rank(), size = world().size();
       Growing model(has_buffer);
       DistributedDataParallel ddp(model);
-      for (int pass = 0; pass < 3; ++pass) ddp(change_rows(pass, own)).sum().backward();
+      const auto pass = [&](int number) { ddp(change_rows(number, own)).sum().backward(); };
+      // A machine's word that a rank has left may come before the bytes of the last pass, which then fails here.
+      const bool is_on_one_machine = size == world().local_world_size();
+      const int sure = is_on_one_machine || own == size - 1 ? 3 : 2;
+      for (int number = 0; number < sure; ++number) pass(number);
       if (own != size - 1) {
+        const auto go_on = [&] {
+          for (int number = sure; number < 4; ++number) pass(number);
+        };
         check_throws<CommError>(
-            [&] { ddp(change_rows(3, own)).sum().backward(); },
-            // A machine's word that a rank has left may come before the bytes of the last pass.
-            std::string(size == world().local_world_size() ? "after 3" : "") +
+            go_on,
+            std::string(is_on_one_machine ? "after 3" : "") +
                 " averaged backward passes of this rank: if the other one has ended or does something "
                 "else, the ranks made different numbers of backward passes");
       }
