@@ -393,10 +393,9 @@ TEST(ModuleChanges, OneRankMakesFewerPasses) {
           for (int number = sure; number < 4; ++number) pass(number);
         };
         check_throws<CommError>(
-            go_on,
-            std::string(is_on_one_machine ? "after 3" : "") +
-                " averaged backward passes of this rank: if the other one has ended or does something "
-                "else, the ranks made different numbers of backward passes");
+            go_on, std::string(is_on_one_machine ? "after 3" : "") +
+                       " averaged backward passes of this rank: if the other one has ended or does something "
+                       "else, the ranks made different numbers of backward passes");
       }
     }
     destroy();
