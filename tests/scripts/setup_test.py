@@ -3,10 +3,12 @@
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import zipfile
 
@@ -57,8 +59,7 @@ class Setup(unittest.TestCase):
         (self.directory / "cpu" / "torch").mkdir(parents=True)
         self.gpu = WITHOUT_GPU
 
-    def setup(self, *options, **environment):
-        """What setup printed."""
+    def environment(self, **more):
         for index in ("default", "cpu"):
             pages = self.directory / index / "torch"
             (pages / "index.html").write_text("".join(f'<a href="{wheel.name}">{wheel.name}</a>\n' for wheel in pages.glob("*.whl")))
@@ -67,18 +68,25 @@ class Setup(unittest.TestCase):
         (programs / "nvidia-smi").write_text(f"#!/bin/sh\n{self.gpu}\n")
         (programs / "nvidia-smi").chmod(0o755)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "LOCKSTEP_TORCH", "CMAKE_PREFIX"))}
-        environment = dict(
+        return dict(
             inherited,
             PATH=f"{programs}:{os.environ['PATH']}",
             PYTHON=str(self.python),
             PIP_CONFIG_FILE=os.devnull,
             PIP_INDEX_URL=(self.directory / "default").as_uri(),
             LOCKSTEP_TORCH_CPU_INDEX=self.cpu_index,
-            **environment,
+            **more,
         )
-        run = subprocess.run(
-            [self.checkout / "scripts" / "setup", *options], env=environment, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL
-        )
+
+    def start(self, *options, **environment):
+        command = [self.checkout / "scripts" / "setup", *options]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, env=self.environment(**environment), text=True, **streams)
+
+    def setup(self, *options, **environment):
+        """What setup printed."""
+        command = [self.checkout / "scripts" / "setup", *options]
+        run = subprocess.run(command, env=self.environment(**environment), capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL)
         self.assertEqual((run.returncode, run.stderr), (0, ""), run.stdout)
         return run.stdout
 
@@ -121,6 +129,63 @@ class Setup(unittest.TestCase):
         self.assertIn("--cpu asks for another build of PyTorch: starting the environment anew.", out)
         self.assertIn(f"PyTorch 2.13.0: the CPU build from {self.cpu_index}, as --cpu asks.", out)
         self.assertEqual(self.installed(), "2.13.0+cpu")
+
+    def lack_packages(self, install):
+        """Debian packages are missing, and apt-get does `install`, a script that sees what it is to install as $packages."""
+        self.environment()
+        (self.checkout / "deps/apt.txt").write_text("python3-venv\nninja-build\n")
+        (self.directory / "done").mkdir()
+        apt = f'cd {self.directory}/done; packages=$(echo "$*" | sed "s/.*recommends //"); case "$*" in *update*) ;; *) {install} ;; esac'
+        for name, script in (("dpkg-query", ""), ("apt-cache", ""), ("sudo", 'shift; exec "$@"'), ("apt-get", apt)):
+            (self.directory / "programs" / name).write_text(f"#!/bin/bash\n{script}\n")
+            (self.directory / "programs" / name).chmod(0o755)
+
+    def test_packages_come_while_pip_works(self):
+        self.lack_packages(
+            'echo "$packages" >>order; [[ $packages != ninja* ]] || for ((i = 0; i < 600; i++)); do compgen -G "*.whl" && break; sleep 0.1; done'
+        )
+        run = self.start()
+        order = self.directory / "done/order"
+        deadline = time.monotonic() + 100
+        while not (order.exists() and "ninja-build" in order.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        while not list((self.checkout / ".venv").glob("lib/python3*/site-packages/torch-*.dist-info")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertIsNone(run.poll(), "it does not wait for apt-get")
+        (self.directory / "done/now.whl").touch()
+        out, err = run.communicate(timeout=100)
+        self.assertEqual((run.returncode, err), (0, ""), out)
+        self.assertEqual(order.read_text(), "python3-venv\nninja-build\n")
+        self.assertEqual(self.installed(), "2.13.0")
+
+    def test_packages_that_fail_beside_pip(self):
+        self.lack_packages('[[ $packages != ninja* ]] || { echo "E: no space left"; exit 100; }')
+        run = self.start()
+        out, err = run.communicate(timeout=100)
+        self.assertEqual(run.returncode, 1, out)
+        self.assertIn("  | E: no space left\nsetup: error: apt-get could not install the packages (above). By hand:\n  ", err)
+
+    def test_wheels_that_fail_beside_packages(self):
+        self.lack_packages("sleep 3; touch installed")
+        (self.checkout / "deps/requirements.txt").write_text("torch==2.11.0\n")
+        run = self.start()
+        out, err = run.communicate(timeout=100)
+        self.assertEqual(run.returncode, 1, out)
+        self.assertIn("setup: error: pip could not install deps/requirements.txt", err)
+        self.assertTrue((self.directory / "done/installed").exists(), err)
+
+    def test_interrupted_it_waits_for_apt_get(self):
+        self.lack_packages("touch begun; [[ $packages != ninja* ]] || { touch rest; sleep 3; touch installed; }")
+        run = self.start()
+        deadline = time.monotonic() + 100
+        while not (self.directory / "done/rest").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        run.terminate()
+        out, err = run.communicate(timeout=100)
+        self.assertIn(run.returncode, (1, 128 + signal.SIGTERM), out)
+        self.assertIn("Waiting for apt-get, which is installing packages.", err)
+        self.assertTrue((self.directory / "done/installed").exists(), err)
+        self.assertIn("Installing", self.start().communicate(timeout=100)[0])  # it goes on from there
 
 
 if __name__ == "__main__":

@@ -42,8 +42,18 @@ class Interrupted(unittest.TestCase):
             (self.root / name).chmod(0o755)
 
     def ended_by(self, which):
-        environment = dict(os.environ, PATH=f"{self.root}/bin:{os.environ['PATH']}", TMPDIR=str(self.root / "tmp"))
-        run = subprocess.Popen([self.root / "scripts/test"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
+        environment = dict(ours, PATH=f"{self.root}/bin:{os.environ['PATH']}", TMPDIR=str(self.root / "tmp"))
+        run = subprocess.Popen(
+            [self.root / "scripts/test"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # bash cannot catch what is ignored
+        )
+        self.addCleanup(run.wait)
+        self.addCleanup(run.terminate)
         begun = self.root / "tmp/folder"
         deadline = time.monotonic() + 60
         while not begun.exists() and run.poll() is None and time.monotonic() < deadline:
@@ -60,6 +70,9 @@ class Interrupted(unittest.TestCase):
 
     def test_by_sigint(self):
         self.ended_by(signal.SIGINT)
+
+    def test_by_sighup(self):
+        self.ended_by(signal.SIGHUP)
 
 
 if __name__ == "__main__":
