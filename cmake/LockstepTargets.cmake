@@ -83,6 +83,7 @@ function(lockstep_compile_options target)
       # (clang does not), and of its own std::string once that is inlined (g++ 12).
       $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
       $<$<CXX_COMPILER_ID:GNU>:-Wno-missing-field-initializers>
+      $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>
       $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
       $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overread>
       $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>

@@ -63,7 +63,7 @@ uint64_t bytes_of(const at::IValue& argument) {
   if (argument.isTensorList()) {
     for (const at::Tensor& tensor : argument.toTensorList()) bytes += tensor.nbytes();
   } else if (argument.isList()) {
-    for (const at::IValue element : argument.toList()) bytes += bytes_of(element);
+    for (const at::IValue& element : argument.toListRef()) bytes += bytes_of(element);
   }
   return bytes;
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "lockstep/base/error.h"
 #include "lockstep/zoo/vision/cifar.h"
 #include "lockstep/zoo/vision/idx.h"
@@ -41,8 +43,9 @@ std::shared_ptr<PictureSet> open_pictures(const std::filesystem::path& directory
         fs::exists(place / "train-images-idx3-ubyte.gz", ignored))
       return mnist(place, split);
   }
-  for (const char* const name : train ? std::initializer_list<const char*>{"train"}
-                                      : std::initializer_list<const char*>{"test", "val", "validation"}) {
+  const auto names =
+      train ? std::vector<const char*>{"train"} : std::vector<const char*>{"test", "val", "validation"};
+  for (const char* const name : names) {
     if (fs::is_directory(directory / name, ignored)) return picture_folder(directory / name);
   }
   throw FileError(fmt::format(
