@@ -182,7 +182,7 @@ class LostMachineTest(unittest.TestCase):
                 self.assertTrue(wait_until(lambda: self.sent_by("second") - second > 16_000_000))
                 self.kill(3, signal.SIGKILL)
                 # The first word comes from its machine's shared memory or from a control connection.
-                self.assertEqual(self.check_death(time.monotonic(), (0, 1, 2)), [3, 3, 3])
+                self.assertEqual(self.check_death(time.monotonic(), (0, 1, 2), "ranks 2, 3)"), [3, 3, 3])
                 self.assertLess(self.sent_by("lockrun0") - first, 1_000_000)
 
 

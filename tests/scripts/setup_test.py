@@ -1,4 +1,5 @@
-"""Which build of PyTorch scripts/setup takes, with package indexes of our own that hold wheels without content."""
+"""Which build of PyTorch scripts/setup takes, and how it installs packages beside pip: with package indexes of our own, whose wheels
+have no content, and an apt-get of our own."""
 
 import os
 import pathlib

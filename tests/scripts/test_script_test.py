@@ -74,6 +74,9 @@ class Interrupted(unittest.TestCase):
     def test_by_sighup(self):
         self.ended_by(signal.SIGHUP)
 
+    def test_by_sigquit(self):
+        self.ended_by(signal.SIGQUIT)
+
 
 if __name__ == "__main__":
     unittest.main()
