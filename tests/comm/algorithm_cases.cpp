@@ -93,7 +93,7 @@ void check(const World& world, uint32_t trial, int64_t count, ReduceOp op) {
   const at::Tensor wanted = expected<T>(trial, world.size(), count, op);
   const at::Tensor own = input<T>(trial, world.rank(), count);
   const auto result = [&](AllReduceAlgorithm algorithm) {
-    const at::Tensor tensor = own.clone();
+    at::Tensor tensor = own.clone();
     world.all_reduce(tensor, {.op = op, .algorithm = algorithm});
     return tensor;
   };

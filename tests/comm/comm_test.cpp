@@ -7,6 +7,7 @@ namespace lockstep {
 namespace {
 
 using testing::expect_case_succeeds;
+using testing::run_command;
 using testing::under_lockrun;
 
 TEST(CommTest, RanksMayEndRightAfterTheirLastOperation) {
@@ -19,12 +20,9 @@ TEST(CommTest, RanksMayEndRightAfterTheirLastOperation) {
 
 /// Standard output and error of a program that must succeed.
 std::string output_of(const std::string& command) {
-  FILE* pipe = ::popen(("timeout -k 5 60 " + command + " 2>&1 </dev/null").c_str(), "r");
-  std::string output;
-  char buffer[4096];
-  while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) output.append(buffer, n);
-  EXPECT_EQ(::pclose(pipe), 0) << output;
-  return output;
+  const auto result = run_command("timeout -k 5 60 " + command);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  return result.output;
 }
 
 TEST(MessagesTest, PrintsTheSameUnderLockrunAndByItself) {
@@ -32,15 +30,19 @@ TEST(MessagesTest, PrintsTheSameUnderLockrunAndByItself) {
   EXPECT_EQ(own,
             output_of("env OMP_NUM_THREADS=1 " LOCKSTEP_BIN_DIR
                       "/lockrun --standalone --nproc-per-node 3 --prefix off " LOCKSTEP_BIN_DIR "/messages"));
+  const char* const sum = R"(all_reduce: the sum everywhere
+  before rank 0  [1 2]
+  before rank 1  [11 12]
+  before rank 2  [21 22]
+  after  rank 0  [33 36]
+  after  rank 1  [33 36]
+  after  rank 2  [33 36]
+)";
   for (const char* part :
        {"send and recv, blocking", "  after  rank 2  [1 2]\n", "isend and irecv",
-        "  after  rank 0  [21 22]\n",
-        "all_reduce: the sum everywhere\n  before rank 0  [1 2]\n  before rank 1  [11 12]\n  before rank 2  "
-        "[21 22]\n"
-        "  after  rank 0  [33 36]\n  after  rank 1  [33 36]\n  after  rank 2  [33 36]\n",
-        "scatter", "  after  rank 2  [102 102]\n", "gather", "  after  rank 0  [1 2 11 12 21 22]\n",
-        "all_gather", "  after  rank 1  [1 2 11 12 21 22]\n", "broadcast", "  after  rank 1  [21 22]\n",
-        "reduce"}) {
+        "  after  rank 0  [21 22]\n", sum, "scatter", "  after  rank 2  [102 102]\n", "gather",
+        "  after  rank 0  [1 2 11 12 21 22]\n", "all_gather", "  after  rank 1  [1 2 11 12 21 22]\n",
+        "broadcast", "  after  rank 1  [21 22]\n", "reduce"}) {
     EXPECT_NE(own.find(part), std::string::npos) << part << "\nin:\n" << own;
   }
   EXPECT_NE(output_of("sh -c '! " LOCKSTEP_BIN_DIR "/messages three'")
@@ -69,15 +71,8 @@ TEST(CommFailureTest, AKilledRankEndsTheJobWithItsName) {
 
 TEST(CommLaunchTest, AContradictoryEnvironmentIsRefused) {
   const auto run = [](const std::string& environment) {
-    testing::LockrunResult result;
-    FILE* pipe = ::popen((environment + " timeout 20 " LOCKSTEP_TEST_BIN_DIR
-                                        "/collective_cases --gtest_filter=Collectives.AllReduce 2>&1")
-                             .c_str(),
-                         "r");
-    char buffer[4096];
-    while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) result.output.append(buffer, n);
-    result.exit_code = WEXITSTATUS(::pclose(pipe));
-    return result;
+    return run_command(environment + " timeout 20 " LOCKSTEP_TEST_BIN_DIR
+                                     "/collective_cases --gtest_filter=Collectives.AllReduce");
   };
   EXPECT_EQ(run("").exit_code, 0);  // alone
   const auto missing = run("RANK=0");

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 #include <thread>
 
 #include "lockstep/base/error.h"
@@ -16,6 +17,14 @@ using namespace lockstep;
 using lockstep::testing::check_throws;
 
 namespace {
+
+/// The test that starts the ranks gives it.
+std::string setting(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr) throw ValueError(std::string("the case needs ") + name);
+  return value;
+}
+int number(const char* name) { return std::stoi(setting(name)); }
 
 TEST(Ending, TenOperationsThenExit) {
   const World world = lockstep::testing::world();
@@ -30,9 +39,9 @@ TEST(Ending, RankZeroEndsFirst) {
   if (world.rank() == 0) {
     std::puts("rank 0 ends");
     std::fflush(stdout);
-    std::exit(std::atoi(std::getenv("TEST_EXIT_CODE")));
+    std::exit(number("TEST_EXIT_CODE"));
   }
-  while (!std::filesystem::exists(std::getenv("TEST_GO")))
+  while (!std::filesystem::exists(setting("TEST_GO")))
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   std::exit(0);
 }
@@ -49,7 +58,7 @@ TEST(Ending, RankOneDies) {
 /// Rank TEST_DEAD dies in the middle of operations: the others' error names it, on whichever machine.
 TEST(Ending, TheOthersNameTheDead) {
   const World world = lockstep::testing::world();
-  const int dead = std::atoi(std::getenv("TEST_DEAD"));
+  const int dead = number("TEST_DEAD");
   world.barrier();
   const at::Tensor tensor = world.empty_shared({1000000}, at::kFloat).fill_(1);
   try {
@@ -70,7 +79,7 @@ TEST(Ending, TheOthersNameTheDead) {
 /// All ranks go on until one or a machine is lost, and say when they have noticed that.
 TEST(Ending, UntilOneIsLost) {
   const World world = lockstep::testing::world();
-  const at::Tensor tensor = world.empty_shared({std::atoi(std::getenv("TEST_COUNT"))}, at::kFloat).fill_(0);
+  const at::Tensor tensor = world.empty_shared({number("TEST_COUNT")}, at::kFloat).fill_(0);
   world.barrier();
   std::printf("rank %d is ready\n", world.rank());
   std::fflush(stdout);
@@ -89,7 +98,7 @@ TEST(Ending, UntilOneIsLost) {
 TEST(Ending, TheOthersNameTheLate) {
   const World world = lockstep::testing::world();
   world.barrier();
-  if (world.rank() == std::atoi(std::getenv("TEST_DEAD"))) {
+  if (world.rank() == number("TEST_DEAD")) {
     std::this_thread::sleep_for(std::chrono::seconds(5));
     ::_exit(0);
   }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -102,7 +103,7 @@ TEST_F(FollowUpsTest, AMessageThatDoesNotEndHoldsNothingBack) {
 /// In our own engine. All of them end when they have been looked at so often.
 class EndsAfterLooks final : public Work {
  public:
-  explicit EndsAfterLooks(int& looks) : looks_(looks) {}
+  explicit EndsAfterLooks(std::shared_ptr<int> looks) : looks_(std::move(looks)) {}
   Watch watch() const override {
     return [this](const std::function<bool()>& look) { look_ = look; };
   }
@@ -114,22 +115,26 @@ class EndsAfterLooks final : public Work {
   }
 
  private:
-  void do_wait(std::optional<std::chrono::milliseconds> /*timeout*/) override { looks_ = 0; }
-  bool poll() override { return looks_ == 0 || --looks_ < 0; }
-  int& looks_;
+  void do_wait(std::optional<std::chrono::milliseconds> /*timeout*/) override { *looks_ = 0; }
+  bool poll() override {
+    if (*looks_ == 0) return true;
+    --*looks_;
+    return *looks_ < 0;
+  }
+  const std::shared_ptr<int> looks_;
   mutable std::function<bool()> look_;
 };
 
 TEST_F(FollowUpsTest, BothEndBetweenTwoLooks) {
   for (const int looks : {1, 2, 3}) {
     std::string written;
-    int left = 100;
+    const auto left = std::make_shared<int>(100);
     OwnFollowUps group;
-    const auto first = then(std::make_shared<EndsAfterLooks>(left), [&] { written += "1"; });
-    const auto second = then(std::make_shared<EndsAfterLooks>(left), [&] { written += "2"; });
+    const auto first = then(std::make_shared<EndsAfterLooks>(left), [&] { written += '1'; });
+    const auto second = then(std::make_shared<EndsAfterLooks>(left), [&] { written += '2'; });
     group.shared()->add(first);
     group.shared()->add(second);
-    left = looks;
+    *left = looks;
     for (int i = 0; i < 4; ++i) group.shared()->act();
     EXPECT_EQ(written, "12") << looks;
   }
@@ -138,15 +143,15 @@ TEST_F(FollowUpsTest, BothEndBetweenTwoLooks) {
 TEST_F(FollowUpsTest, BothEndBetweenTwoLooksOfTheThreadThatWatches) {
   for (const int looks : {1, 2, 3}) {
     std::string written;
-    int left = 100;
+    const auto left = std::make_shared<int>(100);
     OwnFollowUps group;
-    const auto first = then(std::make_shared<EndsAfterLooks>(left), [&] { written += "1"; });
+    const auto first = then(std::make_shared<EndsAfterLooks>(left), [&] { written += '1'; });
     const auto watched = std::make_shared<EndsAfterLooks>(left);
-    const auto second = then(watched, [&] { written += "2"; });
+    const auto second = then(watched, [&] { written += '2'; });
     group.shared()->add(first);
     group.shared()->add(second);
     const auto future = second->get_future();
-    left = looks;
+    *left = looks;
     for (int i = 0; i < 4 && !watched->look_for_future(); ++i) EXPECT_FALSE(future->completed());
     EXPECT_TRUE(future->completed());
     EXPECT_EQ(written, "12") << looks;

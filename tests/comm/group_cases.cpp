@@ -342,7 +342,8 @@ TEST(Groups, GroupRefusals) {
   }
   std::vector<int> everyone;
   for (int r = 0; r < size; ++r) everyone.push_back(r);
-  const ProcessGroup group = world.new_group(everyone), copy = group;
+  const ProcessGroup group = world.new_group(everyone);
+  const ProcessGroup copy = group;  // NOLINT(performance-unnecessary-copy-initialization): a copy is tested
   const at::Tensor tensor = group.empty_shared({3000}, at::kFloat).fill_(1);
   group.all_reduce(tensor);
   group.barrier();

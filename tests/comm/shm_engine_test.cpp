@@ -226,14 +226,14 @@ INSTANTIATE_TEST_SUITE_P(Ranks, EngineTest, ::testing::Values(1, 2, 4),
 TEST(UnexpectedMessagesTest, DoNotStandInTheWayOfOthers) {
   run_ranks(2, [&](Rank& self, int rank) {
     constexpr int kMessages = 5 * kChannelDepth;
+    const auto tag_of = [](int i) { return 100 + static_cast<uint64_t>(i); };
     const auto size_of = [](int i) { return i % 3 == 0 ? size_t{2000} : static_cast<size_t>(i % 24); };
     std::list<std::vector<float>> data;
     std::list<Message> requests;
     if (rank == 0) {
       for (int i = 0; i < kMessages; ++i) {
         data.emplace_back(size_of(i), static_cast<float>(i));
-        self.group.start(
-            requests.emplace_back(message(true, 1, static_cast<uint64_t>(100 + i), data.back())));
+        self.group.start(requests.emplace_back(message(true, 1, tag_of(i), data.back())));
       }
     }
     std::vector<float> other(10, 5.0F);
@@ -243,7 +243,7 @@ TEST(UnexpectedMessagesTest, DoNotStandInTheWayOfOthers) {
     self.group.barrier(kTimeout);
     for (int i = kMessages - 1; i >= 0 && rank == 1; --i) {
       std::vector<float> received(size_of(i), -1.0F);
-      pass(self.group, message(false, 0, static_cast<uint64_t>(100 + i), received));
+      pass(self.group, message(false, 0, tag_of(i), received));
       EXPECT_EQ(received, std::vector<float>(size_of(i), static_cast<float>(i)));
     }
     self.group.barrier(kTimeout);

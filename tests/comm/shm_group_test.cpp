@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -43,6 +45,8 @@ float value_of(int rank, size_t i, uint32_t salt) {
   return (static_cast<float>(bits >> 40) / 16777216.0F - 0.5F) * 2e3F;
 }
 
+uint32_t bits(float value) { return std::bit_cast<uint32_t>(value); }
+
 void check_float_sum(Rank& self, float* data, size_t count, ReduceOp reduction, uint32_t salt) {
   const auto ranks = static_cast<size_t>(self.group.size());
   for (size_t i = 0; i < count; ++i) data[i] = value_of(self.group.rank(), i, salt);
@@ -53,7 +57,7 @@ void check_float_sum(Rank& self, float* data, size_t count, ReduceOp reduction, 
     for (size_t r = 0; r < ranks; ++r) values[r] = value_of(static_cast<int>(r), i, salt);
     float expected = tree_sum(values, 0, ranks);
     if (reduction == ReduceOp::AVG) expected /= static_cast<float>(ranks);
-    wrong += std::memcmp(&expected, &data[i], sizeof expected) != 0;
+    wrong += bits(expected) != bits(data[i]);
   }
   EXPECT_EQ(wrong, 0u) << "of " << count << " elements at " << ranks << " ranks";
 }
@@ -103,7 +107,7 @@ TEST_P(ShmGroupTest, AnySplitIntoOperationsGivesTheSameBits) {
       begin += count;
     }
     for (const auto sequence : started) self.group.wait(sequence, kTimeout);
-    EXPECT_EQ(std::memcmp(whole.data(), parts.data(), kCount * sizeof(float)), 0);
+    EXPECT_TRUE(std::ranges::equal(whole, parts, {}, bits, bits));
   });
 }
 

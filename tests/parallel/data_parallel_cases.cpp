@@ -33,14 +33,14 @@ models::BertForSequenceClassification small_bert(double dropout) {
 constexpr int64_t kEach = 4;  // samples of a replica
 
 models::BertBatch texts(int step, int64_t count) {
-  at::manual_seed(static_cast<uint64_t>(100 + step));
+  at::manual_seed(100 + static_cast<uint64_t>(step));
   const at::Tensor ids = at::randint(60, {count, 11}, at::kLong);
   at::Tensor mask = at::ones_like(ids);
   for (int64_t i = 0; i < count; ++i) mask[i].narrow(0, 11 - i % 4, i % 4).zero_();
   return {ids, {}, mask};
 }
 at::Tensor labels(int step, int64_t count) {
-  at::manual_seed(static_cast<uint64_t>(200 + step));
+  at::manual_seed(200 + static_cast<uint64_t>(step));
   return at::randint(3, {count}, at::kLong);
 }
 
@@ -58,7 +58,7 @@ void train(M& model, const std::function<void(int)>& step) {
   FusedAdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
   for (int s = 0; s < 3; ++s) {
     optimizer.zero_grad();
-    at::manual_seed(static_cast<uint64_t>(300 + s));
+    at::manual_seed(300 + static_cast<uint64_t>(s));
     step(s);
     optimizer.step();
   }
@@ -80,14 +80,14 @@ TEST(DataParallel, BertHasTheBitsOfDdp) {
   train(distributed, [&](int s) {
     const auto batch = part_of(texts(s, rows), world.rank());
     const auto target = labels(s, rows).narrow(0, world.rank() * kEach, kEach);
-    at::manual_seed(static_cast<uint64_t>(300 + s));
+    at::manual_seed(300 + static_cast<uint64_t>(s));
     at::manual_seed(replica_seed(draw_replica_key(), world.rank()));
     at::cross_entropy_loss(ddp(batch), target).backward();
   });
   const auto whole_step = [&](auto& model, int s, const auto& loss_of) {
     const auto batch = texts(s, rows);
     const auto target = labels(s, rows);
-    at::manual_seed(static_cast<uint64_t>(300 + s));
+    at::manual_seed(300 + static_cast<uint64_t>(s));
     loss_of(model, batch, target).backward();
   };
   DataParallel with_criterion(in_forward, {.replicas = world.size(), .threads_per_replica = 1});
@@ -125,7 +125,7 @@ TEST(DataParallel, ResNetHasTheBitsOfDdp) {
   auto distributed = make(), replicated = make();
   DistributedDataParallel ddp(distributed);
   const auto images = [&](int s) {
-    at::manual_seed(static_cast<uint64_t>(400 + s));
+    at::manual_seed(400 + static_cast<uint64_t>(s));
     return at::randn({rows, 3, 16, 16});
   };
   train(distributed, [&](int s) {

@@ -1,7 +1,7 @@
 // Floating-point numbers; see reduce_kernels-inl.h. -ffp-contract=off is set for this file: a sum must round
-// the same way on every machine. Machines that train have AVX2: one variant for older ones is enough, and
-// fewer compile faster.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+// the same way on every machine.
+#include "lockstep/shm/reduce/reduce_targets.h"
+//
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lockstep/shm/reduce/reduce_floats.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep

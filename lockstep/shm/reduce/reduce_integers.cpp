@@ -1,6 +1,6 @@
 // Whole numbers and booleans; see reduce_kernels-inl.h.
-// Machines that train have AVX2: one variant for older ones is enough, and fewer compile faster.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#include "lockstep/shm/reduce/reduce_targets.h"
+//
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lockstep/shm/reduce/reduce_integers.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
