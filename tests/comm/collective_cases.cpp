@@ -241,6 +241,29 @@ TEST(Collectives, PremulSum) {
                            "PREMUL_SUM");
 }
 
+/// A copy is multiplied: the operation before, which nobody has waited for, sends the values as they were.
+TEST(Collectives, PremulSumBesideAnotherOfTheTensor) {
+  const World world = lockstep::testing::world();
+  for (const int64_t count : {7, 60000, 1000000}) {
+    for (const bool is_reduce : {false, true}) {
+      SCOPED_CASE("[{}]{}", count, is_reduce ? " reduce" : "");
+      const at::Tensor own = input(world.rank(), {count}, at::kFloat), all = at::empty({world.size(), count});
+      const auto gather = world.all_gather_into_tensor_async(all, own);
+      const auto sum = is_reduce
+                           ? world.reduce_async(own, {.op = ReduceOp::PREMUL_SUM, .premul_factor = 0.5})
+                           : world.all_reduce_async(own, {.op = ReduceOp::PREMUL_SUM, .premul_factor = 0.5});
+      gather->wait();
+      sum->wait();
+      at::Tensor expected = at::zeros({count});
+      for (int r = 0; r < world.size(); ++r) {
+        CHECK_EQUAL(all[r], input(r, {count}, at::kFloat));
+        expected += input(r, {count}, at::kFloat).mul(0.5);
+      }
+      if (!is_reduce || world.rank() == 0) CHECK_CLOSE(own, expected, 1e-5, 1e-5);
+    }
+  }
+}
+
 TEST(Collectives, ComplexNumbers) {
   const World world = lockstep::testing::world();
   for (const auto dtype : {at::kComplexFloat, at::kComplexDouble}) {

@@ -253,7 +253,8 @@ TEST(OddHooks, HierarchicalModelAveraging) {
     if (step >= 3 && step % 3 == 0) {
       mean = (size - 1) / 2.0;
     } else if (step >= 3 && step % 2 == 0 && size > small) {
-      mean = rank / small * small + (small - 1) / 2.0;
+      const int first_of_part = rank / small * small;
+      mean = first_of_part + (small - 1) / 2.0;
     }
     CHECK_CLOSE(parameter, at::full({3}, 10.0 * step + mean), 1e-5, 1.0000000000000002e-6);
   }

@@ -36,8 +36,8 @@ void resnet18_parity() {
     for (auto& item : model->named_parameters()) {
       at::Tensor& parameter = item.value();
       if (parameter.dim() > 1) {  // He's initialization
-        const auto inputs = static_cast<double>(parameter.numel() / parameter.size(0));
-        parameter.copy_(at::randn(parameter.sizes()) * std::sqrt(2 / inputs));
+        const int64_t inputs = parameter.numel() / parameter.size(0);
+        parameter.copy_(at::randn(parameter.sizes()) * std::sqrt(2 / static_cast<double>(inputs)));
       } else {
         parameter.fill_(item.key().ends_with("weight") ? 1 : 0);
       }

@@ -213,7 +213,7 @@ TEST(Robustness, NestedNoSync) {
   {
     const auto outer = ddp.no_sync();
     try {
-      const auto inner = ddp.no_sync();
+      [[maybe_unused]] const auto inner = ddp.no_sync();
       throw std::runtime_error("leaves the inner one");
     } catch (const std::runtime_error&) {
     }

@@ -27,12 +27,17 @@ at::Tensor reducible(const at::Tensor& dense, ReduceOp op) {
   return at::view_as_real(dense);
 }
 
+/// What is multiplied before it is added: a copy, since an earlier operation in flight may read the tensor.
+bool is_multiplied(ReduceOp op, double premul_factor) {
+  return op == ReduceOp::PREMUL_SUM && premul_factor != 1.0;
+}
+
 /// Combines the one output in place, after a multiplication if the operator asks for it.
 void combine_in_place(PreparedCollective& prepared, double premul_factor) {
   at::Tensor& tensor = prepared.outputs.front();
   const ReduceOp op = prepared.call.op;
   tensor = reducible(tensor, op);
-  if (op == ReduceOp::PREMUL_SUM && premul_factor != 1.0) tensor.detach().mul_(premul_factor);
+  if (is_multiplied(op, premul_factor)) tensor.detach().mul_(premul_factor);
   prepared.inputs = prepared.outputs;
 }
 
@@ -45,7 +50,9 @@ PreparedCollective prepare_all_reduce(const Caller& caller, const at::Tensor& te
                                .op = options.op,
                                .wire_dtype = options.wire_dtype,
                                .timeout = caller.timeout}};
-  write_to(prepared, "all_reduce", {tensor}, {.is_read = true, .is_written_late = caller.writes_late});
+  write_to(prepared, "all_reduce", {tensor},
+           {.is_read = true,
+            .is_written_late = caller.writes_late || is_multiplied(options.op, options.premul_factor)});
   combine_in_place(prepared, options.premul_factor);
   return prepared;
 }
@@ -57,10 +64,12 @@ PreparedCollective prepare_reduce(const Caller& caller, const at::Tensor& tensor
   PreparedCollective prepared{
       {.kind = Collective::Kind::reduce, .op = options.op, .root = options.dst, .timeout = caller.timeout}};
   if (caller.rank == options.dst) {
-    write_to(prepared, "reduce", {tensor}, {.is_read = true, .is_written_late = caller.writes_late});
+    write_to(prepared, "reduce", {tensor},
+             {.is_read = true,
+              .is_written_late = caller.writes_late || is_multiplied(options.op, options.premul_factor)});
   } else {
-    // PREMUL_SUM multiplies in place; this rank's tensor must keep its values.
-    prepared.outputs = {options.op == ReduceOp::PREMUL_SUM ? plain(tensor).clone() : plain(tensor)};
+    const bool is_copy = is_multiplied(options.op, options.premul_factor);
+    prepared.outputs = {is_copy ? plain(tensor).clone() : plain(tensor)};
   }
   combine_in_place(prepared, options.premul_factor);
   return prepared;
