@@ -6,8 +6,8 @@
 #include <ATen/ops/randint.h>
 #include <torch/utils.h>
 
+#include <array>
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -16,10 +16,15 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/parallel/activation_checkpoint.h"
 #include "lockstep/zoo/models/bert.h"
 
 namespace {
+
+using lockstep::Flag;
+using lockstep::FlagCheck;
+using lockstep::parse_table;
 
 /// A line of /proc/self/status, in MiB.
 double status(const std::string& name) {
@@ -32,12 +37,51 @@ double status(const std::string& name) {
 
 void forget_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
+struct Settings {
+  int64_t layers = 0, batch = 0, length = 0, steps = 0;
+  std::string checkpoints{};
+};
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "LAYERS",
+     .member = &Settings::layers,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Of the model",
+     .is_required = true,
+     .is_place = true},
+    {.name = "BATCH",
+     .member = &Settings::batch,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Texts of a step",
+     .is_required = true,
+     .is_place = true},
+    {.name = "LENGTH",
+     .member = &Settings::length,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Tokens of a text",
+     .is_required = true,
+     .is_place = true},
+    {.name = "STEPS",
+     .member = &Settings::steps,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Steps that are measured, after a first one",
+     .is_required = true,
+     .is_place = true},
+    {.name = "CHECKPOINTS",
+     .member = &Settings::checkpoints,
+     .check = FlagCheck::one_of("0 1"),
+     .words = "1: activations are computed again in backward",
+     .is_required = true,
+     .is_place = true},
+});
+
 int run(int argc, char** argv) {
-  if (argc != 6)
-    throw lockstep::ValueError("usage: activation_checkpoint_cost LAYERS BATCH LENGTH STEPS CHECKPOINTS");
-  const int64_t layers = std::atoll(argv[1]), batch = std::atoll(argv[2]), length = std::atoll(argv[3]);
-  const int steps = std::atoi(argv[4]);
-  const bool checkpoints = std::string(argv[5]) == "1";
+  const auto given = parse_table<Settings>(
+      "activation_checkpoint_cost",
+      "Prints the seconds of each training step of a BERT and the memory of its activations", kFlags, argc,
+      argv);
+  if (!given) return 0;
+  const auto [layers, batch, length, steps, checkpoints] = *given;
   at::set_num_threads(1);
   torch::manual_seed(0);
   lockstep::models::BertConfig config;
@@ -46,14 +90,14 @@ int run(int argc, char** argv) {
   config.num_attention_heads = 12;
   config.intermediate_size = 1536;
   lockstep::models::BertForSequenceClassification model(config);
-  if (checkpoints) lockstep::set_gradient_checkpointing(*model);
+  if (checkpoints == "1") lockstep::set_gradient_checkpointing(*model);
   const lockstep::models::BertBatch input{at::randint(1, config.vocab_size, {batch, length}, at::kLong),
                                           {},
                                           at::ones({batch, length}, at::kLong)};
   const at::Tensor labels = at::randint(0, 2, {batch}, at::kLong);
   std::vector<double> seconds;
   double before = 0;
-  for (int step = -1; step < steps; ++step) {
+  for (int64_t step = -1; step < steps; ++step) {
     if (step == 0) {  // the gradients are there, and what the first step alone needs
       before = status("VmRSS");
       forget_peak();

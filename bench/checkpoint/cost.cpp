@@ -11,8 +11,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <array>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -26,6 +26,7 @@
 #include "lockstep/base/main.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/writer.h"
+#include "lockstep/cli/command_line.h"
 
 namespace {
 
@@ -78,11 +79,38 @@ double train(int steps, const auto& after_step) {
   });
 }
 
+struct Settings {
+  std::filesystem::path folder{};
+  int64_t megabytes = 0;
+  int rounds = 0;
+};
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "FOLDER",
+     .member = &Settings::folder,
+     .words = "For the checkpoints; it is made",
+     .is_required = true,
+     .is_place = true},
+    {.name = "MEGABYTES",
+     .member = &Settings::megabytes,
+     .preset = "1300",
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Of a checkpoint",
+     .is_place = true},
+    {.name = "ROUNDS",
+     .member = &Settings::rounds,
+     .preset = "5",
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Rounds that are measured",
+     .is_place = true},
+});
+
 int run(int argc, char** argv) {
-  if (argc < 2) throw ValueError("expected FOLDER [MEGABYTES [ROUNDS]]");
-  const std::filesystem::path folder = argv[1];
-  const int64_t megabytes = argc > 2 ? std::atoi(argv[2]) : 1300;
-  const int rounds = argc > 3 ? std::atoi(argv[3]) : 5;
+  const auto given = parse_table<Settings>("checkpoint_cost",
+                                           "Prints what a checkpoint costs the training that it is taken of",
+                                           kFlags, argc, argv);
+  if (!given) return 0;
+  const auto [folder, megabytes, rounds] = *given;
   const auto tensors = make_tensors(megabytes);
   size_t bytes = 0;
   for (const auto& [name, tensor] : tensors) bytes += tensor.nbytes();

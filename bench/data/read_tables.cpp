@@ -1,10 +1,12 @@
 // Reads a table each time that a line comes in, and answers with processor seconds, rows and the sum of labels: bench/data/run.
 #include <fmt/format.h>
 
+#include <array>
 #include <ctime>
 #include <iostream>
 
 #include "lockstep/base/main.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/zoo/tables/table_reader.h"
 
 namespace {
@@ -16,14 +18,31 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+struct Settings {
+  std::string table{};
+};
+
+constexpr auto kFlags = std::to_array<lockstep::Flag<Settings>>({
+    {.name = "TABLE",
+     .member = &Settings::table,
+     .words = "With the columns text and label",
+     .is_required = true,
+     .is_place = true},
+});
+
 }  // namespace
 
 int main(int argc, char** argv) {
   return lockstep::run_main("read_tables", [&] {
-    for (std::string line; argc == 2 && std::getline(std::cin, line);) {
+    const auto settings = lockstep::parse_table<Settings>(
+        "read_tables",
+        "Reads a table for each line that comes in, and prints processor seconds, rows and the sum of labels",
+        kFlags, argc, argv);
+    if (!settings) return 0;
+    for (std::string line; std::getline(std::cin, line);) {
       const auto begin = processor_seconds();
       lockstep::tables::TableReader reader(
-          argv[1], {.columns = {{"text"}, {"label", lockstep::tables::ColumnType::INT64}}});
+          settings->table, {.columns = {{"text"}, {"label", lockstep::tables::ColumnType::INT64}}});
       int64_t rows = 0, sum = 0;
       while (const auto block = reader.next()) {
         rows += static_cast<int64_t>(block->size());

@@ -6,6 +6,7 @@
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <functional>
@@ -16,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
@@ -34,11 +36,44 @@ struct Pictures : benchmarks::ResNet18 {
 };
 
 struct Settings {
-  std::string strategy;
-  int replicas;
-  int64_t batch;
-  int steps;
+  std::string model{}, strategy{};
+  int replicas = 0;
+  int64_t batch = 0;
+  int steps = 0;
 };
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "MODEL",
+     .member = &Settings::model,
+     .check = FlagCheck::one_of("minilm resnet18"),
+     .words = "What is trained",
+     .is_required = true,
+     .is_place = true},
+    {.name = "STRATEGY",
+     .member = &Settings::strategy,
+     .check = FlagCheck::one_of("single dp ddp"),
+     .words = "Without a wrapper, with DataParallel or with DistributedDataParallel",
+     .is_required = true,
+     .is_place = true},
+    {.name = "REPLICAS",
+     .member = &Settings::replicas,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Replicas of DataParallel",
+     .is_required = true,
+     .is_place = true},
+    {.name = "BATCH",
+     .member = &Settings::batch,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Samples of a step of this process",
+     .is_required = true,
+     .is_place = true},
+    {.name = "STEPS",
+     .member = &Settings::steps,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Steps that are measured",
+     .is_required = true,
+     .is_place = true},
+});
 
 template <class Module, class Inputs>
 std::function<at::Tensor(const Inputs&)> make_forward(const Settings& settings, Module& model) {
@@ -47,7 +82,6 @@ std::function<at::Tensor(const Inputs&)> make_forward(const Settings& settings, 
     const auto ddp = std::make_shared<DistributedDataParallel<Module>>(model);
     return [=](const Inputs& x) { return (*ddp)(x); };
   }
-  if (settings.strategy != "dp") throw ValueError("data_parallel_cost: the strategy is single, dp or ddp");
   const auto dp =
       std::make_shared<DataParallel<Module>>(model, DataParallelOptions{.replicas = settings.replicas});
   return [=](const Inputs& x) { return (*dp)(x); };
@@ -95,15 +129,14 @@ void measure(const Settings& settings) {
 }
 
 int run(int argc, char** argv) {
-  if (argc != 6) throw ValueError("data_parallel_cost: expected MODEL STRATEGY REPLICAS BATCH STEPS");
-  const std::string model = argv[1];
-  const Settings settings{argv[2], std::stoi(argv[3]), std::stoll(argv[4]), std::stoi(argv[5])};
-  if (model == "minilm") {
-    measure<ShortTexts>(settings);
-  } else if (model == "resnet18") {
-    measure<Pictures>(settings);
+  const auto settings = parse_table<Settings>("data_parallel_cost",
+                                              "Trains a model on random inputs and prints samples per second",
+                                              kFlags, argc, argv);
+  if (!settings) return 0;
+  if (settings->model == "minilm") {
+    measure<ShortTexts>(*settings);
   } else {
-    throw ValueError("data_parallel_cost: the model is minilm or resnet18");
+    measure<Pictures>(*settings);
   }
   return 0;
 }

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
@@ -32,10 +34,44 @@ using benchmarks::ResNet18;
 using Clock = std::chrono::steady_clock;
 
 struct Settings {
-  int logical_ranks;
-  int64_t batch;
-  int rounds, steps;
+  std::string model{};
+  int logical_ranks = 0;
+  int64_t batch = 0;
+  int rounds = 0, steps = 0;
 };
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "MODEL",
+     .member = &Settings::model,
+     .check = FlagCheck::one_of("minilm resnet18"),
+     .words = "What is trained",
+     .is_required = true,
+     .is_place = true},
+    {.name = "LOGICAL_RANKS",
+     .member = &Settings::logical_ranks,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Over all processes",
+     .is_required = true,
+     .is_place = true},
+    {.name = "BATCH",
+     .member = &Settings::batch,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Samples of a logical rank",
+     .is_required = true,
+     .is_place = true},
+    {.name = "ROUNDS",
+     .member = &Settings::rounds,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Rounds that are measured",
+     .is_required = true,
+     .is_place = true},
+    {.name = "STEPS",
+     .member = &Settings::steps,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Steps of a round",
+     .is_required = true,
+     .is_place = true},
+});
 
 /// Seconds of the slowest rank.
 double timed(const ProcessGroup& world, int steps, const std::function<void(uint64_t)>& step) {
@@ -97,15 +133,15 @@ void measure(const Settings& settings) {
 }
 
 int run(int argc, char** argv) {
-  if (argc != 6) throw ValueError("expected MODEL LOGICAL_RANKS BATCH ROUNDS STEPS");
-  const std::string model = argv[1];
-  const Settings settings{std::stoi(argv[2]), std::stoi(argv[3]), std::stoi(argv[4]), std::stoi(argv[5])};
-  if (model == "minilm") {
-    measure<MiniLM>(settings);
-  } else if (model == "resnet18") {
-    measure<ResNet18>(settings);
+  const auto settings = parse_table<Settings>(
+      "logical_ranks_cost",
+      "Prints the seconds of a step on logical ranks and of one with as many micro-batches", kFlags, argc,
+      argv);
+  if (!settings) return 0;
+  if (settings->model == "minilm") {
+    measure<MiniLM>(*settings);
   } else {
-    throw ValueError(fmt::format("MODEL is {}; it must be minilm or resnet18", model));
+    measure<ResNet18>(*settings);
   }
   return 0;
 }

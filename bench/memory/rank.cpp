@@ -12,7 +12,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
-#include <cstdlib>
+#include <array>
+#include <charconv>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -21,6 +22,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/fused_zero_optimizer.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
@@ -65,15 +67,39 @@ struct TowerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Tower);
 
-/// LAYERSxWIDTH
-Tower make_tower(const std::string& sizes, int64_t& width) {
-  const size_t cross = sizes.find('x');
-  const int64_t layers = std::atoll(sizes.c_str());
-  width = cross == std::string::npos ? 0 : std::atoll(sizes.c_str() + cross + 1);
-  if (layers < 1 || width < 1)
-    throw ValueError("the model is '" + sizes + "'; it may be bert-base or LAYERSxWIDTH, as in 8x2048");
-  return Tower(width, layers);
+/// "bert-base", or linear layers.
+struct MeasuredModel {
+  int64_t layers = 0, width = 0;  // 0: bert-base
+};
+struct Settings {
+  std::string way{};
+  MeasuredModel model{};
+};
+
+void take_model(Settings& settings, const std::string& flag, const std::string& text) {
+  if (text == "bert-base") return;
+  auto& [layers, width] = settings.model;
+  const char *const begin = text.data(), *const end = begin + text.size();
+  const auto first = std::from_chars(begin, end, layers);
+  const bool has_cross = first.ptr != end && *first.ptr == 'x';
+  const auto second = std::from_chars(has_cross ? first.ptr + 1 : end, end, width);
+  if (second.ec != std::errc() || second.ptr != end || layers < 1 || width < 1)
+    throw ValueError(flag + " is '" + text + "'; it must be bert-base or LAYERSxWIDTH, as in 8x2048");
 }
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "WAY",
+     .member = &Settings::way,
+     .check = FlagCheck::one_of("ddp zero fused_zero fused_zero_shared"),
+     .words = "DistributedDataParallel with AdamW, or with a sharded optimizer",
+     .is_required = true,
+     .is_place = true},
+    {.name = "MODEL",
+     .target = taken_by<take_model, Settings>,
+     .words = "bert-base, or LAYERSxWIDTH for linear layers",
+     .is_required = true,
+     .is_place = true},
+});
 
 template <class Model, class Input>
 void measure(const World& world, const std::string& way, double before, Model model, const Input& input) {
@@ -84,11 +110,9 @@ void measure(const World& world, const std::string& way, double before, Model mo
     optimizer = std::make_shared<torch::optim::AdamW>(parameters(model), options);
   } else if (way == "zero") {
     optimizer = std::make_shared<ZeroRedundancyOptimizer<torch::optim::AdamW>>(parameters(model), options);
-  } else if (way == "fused_zero" || way == "fused_zero_shared") {
+  } else {
     optimizer = std::make_shared<FusedZeroRedundancyOptimizer<torch::optim::AdamW>>(
         ddp, options, FusedZeroRedundancyOptimizerOptions{.shared_parameters = way == "fused_zero_shared"});
-  } else {
-    throw ValueError("the way is '" + way + "'; it may be ddp, zero, fused_zero or fused_zero_shared");
   }
   for (int step = 0; step < 3; ++step) {
     optimizer->zero_grad();
@@ -105,20 +129,20 @@ void measure(const World& world, const std::string& way, double before, Model mo
 }
 
 int run(int argc, char** argv) {
-  if (argc != 3)
-    throw ValueError("usage: memory_rank ddp|zero|fused_zero|fused_zero_shared bert-base|LAYERSxWIDTH");
-  const std::string way = argv[1], name = argv[2];
+  const auto settings = parse_table<Settings>(
+      "memory_rank", "Prints the memory that a model, its gradients and AdamW hold", kFlags, argc, argv);
+  if (!settings) return 0;
+  const std::string& way = settings->way;
+  const auto [layers, width] = settings->model;
   at::set_num_threads(1);
   const World world = init();
   const double before = sum_over_ranks(world, proportional_memory());
-  if (name == "bert-base") {
+  if (layers == 0) {
     const models::BertBatch batch{
         .input_ids = at::randint(1, 30000, {2, 16}, at::kLong), .token_type_ids = {}, .attention_mask = {}};
     measure(world, way, before, models::BertForSequenceClassification(models::BertConfig{}), batch);
   } else {
-    int64_t width = 0;
-    const Tower tower = make_tower(name, width);
-    measure(world, way, before, tower, at::randn({8, width}));
+    measure(world, way, before, Tower(width, layers), at::randn({8, width}));
   }
   world.barrier();
   return 0;

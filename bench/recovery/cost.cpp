@@ -21,6 +21,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -33,6 +34,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/ddp/distributed_data_parallel.h"
@@ -89,7 +91,34 @@ void run(const World& world, Model model, const Loss& loss, const torch::optim::
   fmt::print("{{{}}}\n", text);
 }
 
-void run(const std::string& model, int rounds, int steps) {
+struct Settings {
+  std::string model{};
+  int rounds = 0, steps = 0;
+};
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "MODEL",
+     .member = &Settings::model,
+     .check = FlagCheck::one_of("toy resnet18 resnet18-read"),
+     .words = "What is trained",
+     .is_required = true,
+     .is_place = true},
+    {.name = "ROUNDS",
+     .member = &Settings::rounds,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Rounds that are measured",
+     .is_required = true,
+     .is_place = true},
+    {.name = "STEPS",
+     .member = &Settings::steps,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Steps of a round",
+     .is_required = true,
+     .is_place = true},
+});
+
+void run(const Settings& settings) {
+  const auto& [model, rounds, steps] = settings;
   const World world = init();
   at::manual_seed(1);
   if (model == "toy") {
@@ -97,10 +126,6 @@ void run(const std::string& model, int rounds, int steps) {
     return run(
         world, Toy(), [&](auto& call) { return at::mse_loss(call(x), y); }, torch::optim::SGDOptions(0.001),
         rounds, steps);
-  }
-  if (model != "resnet18" && model != "resnet18-read") {
-    throw ValueError("recovery_cost: the model " + model +
-                     " is unknown; there are toy, resnet18 and resnet18-read");
   }
   const auto inputs = ResNet18::inputs(16);
   const at::Tensor labels = at::randint(2, {16}, at::kLong);
@@ -115,8 +140,10 @@ void run(const std::string& model, int rounds, int steps) {
 int main(int argc, char** argv) {
   keep_freed_memory();
   return run_main("recovery_cost", [&] {
-    if (argc != 4) throw ValueError("usage: recovery_cost MODEL ROUNDS STEPS");
-    run(argv[1], std::stoi(argv[2]), std::stoi(argv[3]));
+    const auto settings = parse_table<Settings>(
+        "recovery_cost", "Prints the seconds of a step with ranks that can be replaced and without", kFlags,
+        argc, argv);
+    if (settings) run(*settings);
     return 0;
   });
 }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/ddp/distributed_data_parallel.h"
@@ -42,10 +44,37 @@ double slowest(const ProcessGroup& world, double seconds) {
   return most.item<double>();
 }
 
+struct Settings {
+  int64_t batch = 0;
+  int rounds = 0, steps = 0;
+};
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "BATCH",
+     .member = &Settings::batch,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Pictures of a step of this rank",
+     .is_required = true,
+     .is_place = true},
+    {.name = "ROUNDS",
+     .member = &Settings::rounds,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Rounds that are measured",
+     .is_required = true,
+     .is_place = true},
+    {.name = "STEPS",
+     .member = &Settings::steps,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Steps of a round, over which one comparison is spread",
+     .is_required = true,
+     .is_place = true},
+});
+
 int run(int argc, char** argv) {
-  if (argc != 4) throw ValueError("expected BATCH ROUNDS STEPS");
-  const int64_t batch = std::stoi(argv[1]);
-  const int rounds = std::stoi(argv[2]), steps = std::stoi(argv[3]);
+  const auto given = parse_table<Settings>(
+      "replica_check_cost", "Prints the seconds of comparing the replicas", kFlags, argc, argv);
+  if (!given) return 0;
+  const auto [batch, rounds, steps] = *given;
   const World world = init();
   auto model = ResNet18::make();
   DistributedDataParallel ddp(model);

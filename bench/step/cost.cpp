@@ -17,6 +17,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -30,6 +31,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/ddp/armed_forward.h"
@@ -155,7 +157,34 @@ void run(const World& world, const Make& make, const Loss& loss, const torch::op
   print(world, times);
 }
 
-void run(const std::string& model, int rounds, int steps) {
+struct Settings {
+  std::string model{};
+  int rounds = 0, steps = 0;
+};
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "MODEL",
+     .member = &Settings::model,
+     .check = FlagCheck::one_of("toy resnet18"),
+     .words = "What is trained",
+     .is_required = true,
+     .is_place = true},
+    {.name = "ROUNDS",
+     .member = &Settings::rounds,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Rounds that are measured",
+     .is_required = true,
+     .is_place = true},
+    {.name = "STEPS",
+     .member = &Settings::steps,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Steps of a round",
+     .is_required = true,
+     .is_place = true},
+});
+
+void run(const Settings& settings) {
+  const auto& [model, rounds, steps] = settings;
   const World world = init();
   at::manual_seed(1);
   if (model == "toy") {
@@ -164,8 +193,6 @@ void run(const std::string& model, int rounds, int steps) {
     return run(
         world, [] { return Toy(); }, loss, torch::optim::SGDOptions(0.001), rounds, steps);
   }
-  if (model != "resnet18")
-    throw ValueError("step_cost: the model " + model + " is unknown; there are toy and resnet18");
   const auto inputs = ResNet18::inputs(16);
   const at::Tensor labels = at::randint(2, {16}, at::kLong);
   const auto loss = [&](auto& call) { return at::cross_entropy_loss(call(inputs), labels); };
@@ -179,8 +206,10 @@ void run(const std::string& model, int rounds, int steps) {
 int main(int argc, char** argv) {
   keep_freed_memory();
   return run_main("step_cost", [&] {
-    if (argc != 4) throw ValueError("usage: step_cost MODEL ROUNDS STEPS");
-    run(argv[1], std::stoi(argv[2]), std::stoi(argv[3]));
+    const auto settings = parse_table<Settings>(
+        "step_cost", "Prints what DistributedDataParallel and step() add to a step of training", kFlags, argc,
+        argv);
+    if (settings) run(*settings);
     return 0;
   });
 }

@@ -5,13 +5,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/zoo.h"
 
 namespace {
@@ -108,17 +109,50 @@ double by_hand(models::BertForSequenceClassification& model, const Samples& samp
   return per_step(began);
 }
 
+struct Settings {
+  std::filesystem::path model_dir{}, train_file{};
+  int rounds = 0;
+  int64_t steps = 0;
+};
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "MODEL_DIR",
+     .member = &Settings::model_dir,
+     .words = "Of the model that is trained",
+     .is_required = true,
+     .is_place = true},
+    {.name = "TRAIN_CSV",
+     .member = &Settings::train_file,
+     .words = "Texts and their labels",
+     .is_required = true,
+     .is_place = true},
+    {.name = "ROUNDS",
+     .member = &Settings::rounds,
+     .preset = "10",
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Rounds that are measured",
+     .is_place = true},
+    {.name = "STEPS",
+     .member = &Settings::steps,
+     .preset = "22",
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Steps of a round",
+     .is_place = true},
+});
+
 int run(int argc, char** argv) {
-  if (argc < 3) throw ValueError("expected MODEL_DIR TRAIN_CSV [ROUNDS [STEPS]]");
-  const int rounds = argc > 3 ? std::atoi(argv[3]) : 10;
-  const int64_t steps = argc > 4 ? std::atoi(argv[4]) : 22;
+  const auto given = parse_table<Settings>(
+      "trainer_overhead", "Prints the seconds of a step of the Trainer and of a loop written out", kFlags,
+      argc, argv);
+  if (!given) return 0;
+  const auto& [model_dir, train_file, rounds, steps] = *given;
   auto world = init();
-  const auto tokenizer = text::BertTokenizer::from_directory(argv[1]);
-  const tables::TextTable table = tables::read_text_table(argv[2]);
+  const auto tokenizer = text::BertTokenizer::from_directory(model_dir);
+  const tables::TextTable table = tables::read_text_table(train_file);
   Samples samples;
   for (const auto& text : table.column("text")) samples.texts.push_back(tokenizer.encode(text, {}, 128));
   samples.labels = tasks::label_ids(table, "label", {"positive", "negative"});
-  auto model = models::load_bert_classifier(argv[1], {"positive", "negative"});
+  auto model = models::load_bert_classifier(model_dir, {"positive", "negative"});
   std::vector<double> trainer, hand;
   for (int round = -1; round < rounds; ++round) {  // the first one warms up
     const bool first = round % 2 == 0;

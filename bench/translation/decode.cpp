@@ -5,30 +5,78 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
+#include <array>
 #include <chrono>
-#include <cstdlib>
 
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/zoo/models/transformer/generator.h"
 
 namespace {
 
 using namespace lockstep;
 
-int run(const std::vector<std::string>& words) {
+struct Settings {
+  std::string model_dir{}, sources{}, use_cache{}, output{};
+  int64_t batch_size = 0, max_new_tokens = 0;
+};
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "MODEL_DIR",
+     .member = &Settings::model_dir,
+     .words = "Of the model",
+     .is_required = true,
+     .is_place = true},
+    {.name = "SOURCES",
+     .member = &Settings::sources,
+     .value = "FILE",
+     .words = "safetensors with source, int64 [sentences, longest]",
+     .is_required = true,
+     .is_place = true},
+    {.name = "BATCH_SIZE",
+     .member = &Settings::batch_size,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Sentences of a batch",
+     .is_required = true,
+     .is_place = true},
+    {.name = "MAX_NEW_TOKENS",
+     .member = &Settings::max_new_tokens,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Most tokens of a translation",
+     .is_required = true,
+     .is_place = true},
+    {.name = "USE_CACHE",
+     .member = &Settings::use_cache,
+     .check = FlagCheck::one_of("true false"),
+     .words = "Whether keys and values are kept",
+     .is_required = true,
+     .is_place = true},
+    {.name = "OUTPUT",
+     .member = &Settings::output,
+     .value = "FILE",
+     .words = "safetensors with ids, row_steps and seconds",
+     .is_required = true,
+     .is_place = true},
+});
+
+int run(int argc, char** argv) {
+  const auto settings = parse_table<Settings>(
+      "translation_decode", "Translates batches of sentences by greedy search, timed", kFlags, argc, argv);
+  if (!settings) return 0;
   keep_freed_memory();  // as the recipe does
   at::set_num_threads(1);
-  auto model = models::load_transformer(words.at(1));
+  auto model = models::load_transformer(settings->model_dir);
   std::vector<std::vector<int64_t>> sources;
-  for (const at::Tensor& row : checkpoint::load_safetensors(words.at(2)).tensors.at("source").unbind(0)) {
+  for (const at::Tensor& row :
+       checkpoint::load_safetensors(settings->sources).tensors.at("source").unbind(0)) {
     const at::Tensor ids = row.masked_select(row.ne(model->config().pad_token_id));
     sources.emplace_back(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.size(0));
   }
-  const auto batch = static_cast<size_t>(std::atoi(words.at(3).c_str()));
-  const models::GenerateOptions options{.max_new_tokens = std::atoi(words.at(4).c_str()),
-                                        .use_cache = words.at(5) == "true"};
+  const auto batch = static_cast<size_t>(settings->batch_size);
+  const models::GenerateOptions options{.max_new_tokens = settings->max_new_tokens,
+                                        .use_cache = settings->use_cache == "true"};
   models::Generator generator(model);
   const auto take = [&](size_t begin) {
     const auto end = std::min(begin + batch, sources.size());
@@ -45,14 +93,14 @@ int run(const std::vector<std::string>& words) {
     for (auto& sentence : result.sentences) ids.push_back(std::move(sentence.ids));
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  checkpoint::save_safetensors(words.at(6), {{"ids", models::pad_ids(ids, -1)},
-                                             {"row_steps", at::tensor({row_steps}, at::kLong)},
-                                             {"seconds", at::tensor({seconds.count()}, at::kDouble)}});
+  checkpoint::save_safetensors(settings->output, {{"ids", models::pad_ids(ids, -1)},
+                                                  {"row_steps", at::tensor({row_steps}, at::kLong)},
+                                                  {"seconds", at::tensor({seconds.count()}, at::kDouble)}});
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return lockstep::run_main("translation_decode", [&] { return run({argv, argv + argc}); });
+  return lockstep::run_main("translation_decode", [&] { return run(argc, argv); });
 }

@@ -57,7 +57,7 @@ struct Job {
   void come_back(int rank) const { segment.rank_record(rank).is_healable = lockstep::shm::kIsHealable; }
   /// Why it is not replaced; empty: it is.
   std::string die(int rank, Replacements& replacements) const {
-    const std::string refusal = replacements.refusal(rank, workers);
+    std::string refusal = replacements.refusal(rank, workers);
     if (!refusal.empty()) return refusal;
     replacements.begin(workers[static_cast<size_t>(rank)], rank, 100);
     segment.replace(rank, 0);
