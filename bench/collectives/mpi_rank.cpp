@@ -1,8 +1,11 @@
 // lockstep-bench-mpi: one rank of an MPI program that `lockstep bench` measures.
 #include <mpi.h>
 
+#include <charconv>
 #include <cstring>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -102,14 +105,18 @@ class MpiEngine final : public bench::Engine {
 };
 
 int run(int argc, char** argv) {
-  if (argc != 2) throw ValueError("expected a number; started by `lockstep bench`");
+  uint32_t number = 0;
+  const std::string_view word = argc == 2 ? argv[1] : "";
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc() || end != word.data() + word.size())
+    throw ValueError("expected a number; started by `lockstep bench`");
   MPI_Init(&argc, &argv);
   int rank = 0;
   int ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   MpiEngine engine(rank, ranks);
-  bench::serve(engine, static_cast<uint32_t>(std::stoul(argv[1])), rank);
+  bench::serve(engine, number, rank);
   MPI_Finalize();
   return 0;
 }

@@ -10,12 +10,14 @@
 #include <malloc.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <functional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
@@ -173,11 +175,33 @@ void print_times(const World& world, const Contestant& contestant, bool clips) {
   fmt::print("{}\n", line);
 }
 
+struct Settings {
+  double millions = 0;
+  int rounds = 0;
+};
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "MILLIONS_OF_PARAMETERS",
+     .member = &Settings::millions,
+     .check = FlagCheck::above(0),
+     .words = "Of the model",
+     .is_required = true,
+     .is_place = true},
+    {.name = "ROUNDS",
+     .member = &Settings::rounds,
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Rounds that are measured",
+     .is_required = true,
+     .is_place = true},
+});
+
 int run(int argc, char** argv) {
-  if (argc != 3) throw ValueError("usage: lockstep-bench-optimizer-rank MILLIONS_OF_PARAMETERS ROUNDS");
+  const auto settings = parse_table<Settings>("lockstep-bench-optimizer-rank",
+                                              "A rank of lockstep bench optimizer", kFlags, argc, argv);
+  if (!settings) return 0;
   const auto layers =
-      static_cast<int64_t>(std::max(1.0, std::stod(argv[1]) * 1e6 / (kWidth * kWidth + kWidth)));
-  const int rounds = std::stoi(argv[2]);
+      static_cast<int64_t>(std::max(1.0, settings->millions * 1e6 / (kWidth * kWidth + kWidth)));
+  const int rounds = settings->rounds;
   at::set_num_threads(1);
   const World world = init();
   at::manual_seed(world.rank());

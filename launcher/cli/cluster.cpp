@@ -8,6 +8,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/cli/flag_value.h"
 #include "lockstep/job/meeting_point.h"
 
 namespace lockstep::launcher {
@@ -168,6 +169,7 @@ std::string unused_slurm_nodes() {
 }
 
 std::vector<Host> parse_hosts(std::string_view text, const std::string& source) {
+  const bool is_empty = text.empty();
   std::vector<Host> hosts;
   while (!text.empty()) {
     const size_t end = text.find_first_of(",\n");
@@ -180,7 +182,8 @@ std::vector<Host> parse_hosts(std::string_view text, const std::string& source) 
     if (!entry.empty()) add(hosts, parse_host(entry, source));
     text = end == text.npos ? std::string_view() : text.substr(end + 1);
   }
-  if (hosts.empty()) throw ValueError(fmt::format("{}: names no host", source));
+  if (hosts.empty())
+    throw ValueError(fmt::format("{}: names no host", is_empty ? said_value(source, "") : source));
   return hosts;
 }
 

@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/given_flags.h"
 #include "lockstep/base/main.h"
+#include "lockstep/base/shell.h"
 #include "lockstep/cli/flag_value.h"
 #include "lockstep/cli/help.h"
 #include "lockstep/cli/nearest.h"
@@ -81,6 +82,8 @@ HelpEntry make_entry(const CommandRow& row) {
   entry.head += row.name;
   entry.text = help_sentence(row.words, row.preset);
   if (row.is_required) entry.text += " Required.";
+  if (row.is_place() && !row.choices.empty())
+    entry.text = fmt::format("One of {}. {}", one_of(split_words(row.choices)), entry.text);
   if (row.is_place() || is_switch(row.target)) return entry;
   entry.value = row.value.empty() ? value_name(row.target) : row.value;
   if (!is_list(row.target))
@@ -142,7 +145,7 @@ std::vector<std::string> names_of_subcommands(const Command& command) {
   std::sort(names.begin(), names.end());
   const std::string near = nearest_word(word, names);
   throw ValueError(fmt::format(
-      "unknown subcommand {}; {}", word,
+      "unknown subcommand {}; {}", quoted_if_empty(word),
       near.empty() ? fmt::format("expected {}", one_of(names)) : fmt::format("did you mean {}?", near)));
 }
 
@@ -195,7 +198,10 @@ class Words {
     std::string name = typed;
     if (name.starts_with("--")) std::replace(name.begin(), name.end(), '_', '-');
     result_.push_back(name);
-    if (asks_for_help(name)) return at;
+    if (asks_for_help(name)) {
+      if (equals != word.npos) throw ValueError(fmt::format("flag {} takes no value ({})", typed, word));
+      return at;
+    }
     CommandRow* const row = find_row(*command_, name);
     if (row == nullptr) refuse_flag(*command_, typed);
     row->typed.push_back(typed);
@@ -208,11 +214,19 @@ class Words {
       }
       return at;
     }
-    if (!row->takes_value()) return at;
+    if (!row->takes_value()) return is_switch(row->target) ? take_truth(at) : at;
     const bool is_missing =
         at + 1 == words_.size() || words_[at + 1] == "--" || is_known_flag(words_[at + 1]);
     if (is_missing) throw ValueError(fmt::format("flag {} needs a value; {}", typed, see_help(*command_)));
     result_.push_back(words_[at + 1]);
+    return at + 1;
+  }
+
+  /// As in transformers: `--bf16 false` is `--bf16=false`, if no other word can stand there.
+  size_t take_truth(size_t at) {
+    if (command_->has_places() || !command_->subcommands.empty()) return at;
+    if (at + 1 == words_.size() || !truth_in(words_[at + 1])) return at;
+    result_.back() += "=" + words_[at + 1];
     return at + 1;
   }
 
@@ -375,7 +389,10 @@ bool parse(Command& program, int argc, const char* const* argv) {
     return false;
   } catch (const CLI::RequiredError&) {  // named below
   } catch (const CLI::ExtrasError&) {
-    throw ValueError(fmt::format("unexpected word {}; {}", app.remaining(true).back(), see_help(command)));
+    const std::vector<std::string> left = app.remaining(true);
+    const auto first = std::find_if(left.begin(), left.end(), [](const auto& word) { return word != "--"; });
+    throw ValueError(fmt::format("unexpected word {}; {}",
+                                 first == left.end() ? "--" : quoted_if_empty(*first), see_help(command)));
   } catch (const CLI::ParseError&) {  // nothing known: what else there is has been found before
     throw ValueError(fmt::format("the command line cannot be read; {}", see_help(command)));
   }
@@ -526,8 +543,9 @@ void CommandLine::add_other_name(const std::string& name, const std::string& fla
 
 void CommandLine::add_refused_flag(const std::string& name, const std::string& reason) {
   if (find_row(*command_, name) != nullptr) return;
-  const auto refuse = [reason](const std::string& typed, const std::string&) {
-    throw ValueError(fmt::format("{} is not supported: {}", typed, reason));
+  const auto refuse = [reason, command = command_](const std::string& typed, const std::string&) {
+    throw ValueError(
+        fmt::format("{} is not supported: {}", typed, with_flags_for_arguments(reason, *command)));
   };
   CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeNamedText(refuse)});
   row.is_hidden = row.may_lack_value = true;

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <sstream>
 #include <system_error>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/shell.h"
 #include "lockstep/cli/nearest.h"
 
 namespace lockstep {
@@ -40,8 +43,11 @@ std::errc parse(std::string_view text, Number& value) {
   throw ValueError(fmt::format("{}: expected {}", said_value(source, text), expected));
 }
 
-/// Numbers without the zeros that fmt would give them: "1", "0.5".
+/// Numbers without the zeros that fmt would give them: "1", "0.5", "10000000".
 std::string plain(double number) {
+  constexpr double kMostWhole = 1e15;
+  if (std::abs(number) < kMostWhole && number == std::trunc(number))
+    return std::to_string(static_cast<int64_t>(number));
   std::ostringstream text;
   text << number;
   return text.str();
@@ -97,15 +103,27 @@ std::string plain_name(std::string_view source) {
 }
 
 bool truth_of(std::string_view source, const std::string& text) {
-  if (text == "true" || text == "True" || text == "1") return true;
-  if (text == "false" || text == "False" || text == "0") return false;
-  refuse(source, text, "true or false");
+  const auto truth = truth_in(text);
+  if (!truth) refuse(source, text, "true or false");
+  return *truth;
 }
 
 }  // namespace
 
 std::string said_value(std::string_view source, std::string_view text) {
-  return fmt::format("{}{}{}", source, source.ends_with('=') ? "" : " ", text);
+  return fmt::format("{}{}{}", source, source.ends_with('=') ? "" : " ", quoted_if_empty(text));
+}
+
+std::optional<bool> truth_in(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto is_one_of = [&](std::initializer_list<std::string_view> words) {
+    return std::find(words.begin(), words.end(), lower) != words.end();
+  };
+  if (is_one_of({"true", "yes", "t", "y", "1"})) return true;
+  if (is_one_of({"false", "no", "f", "n", "0"})) return false;
+  return std::nullopt;
 }
 
 void set_flag(const FlagTarget& target, std::string_view source, const std::vector<std::string>& texts,

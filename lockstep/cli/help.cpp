@@ -38,6 +38,41 @@ void append_wrapped(std::string& out, std::string_view text, size_t columns, siz
   out += '\n';
 }
 
+/// A command of a shell, broken where it can be typed so.
+void append_command(std::string& out, std::string_view command, size_t columns, size_t indent) {
+  constexpr size_t kRoomForBackslash = 2;
+  size_t column = indent;
+  char quote = '\0';
+  std::string word;
+  const auto append_word = [&] {
+    if (column > indent && column + 1 + word.size() + kRoomForBackslash > columns) {
+      out += " \\\n" + std::string(indent + 2, ' ');
+      column = indent + 2;
+    } else if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+    word.clear();
+  };
+  out += std::string(indent, ' ');
+  for (const char c : command) {
+    if (quote == '\0' && (c == '\'' || c == '"')) {
+      quote = c;
+    } else if (c == quote) {
+      quote = '\0';
+    }
+    if (c == ' ' && quote == '\0') {
+      append_word();
+    } else {
+      word += c;
+    }
+  }
+  append_word();
+  out += '\n';
+}
+
 /// "text|json|svg".
 std::string placeholder(const std::vector<std::string>& choices) {
   std::string text;
@@ -73,11 +108,16 @@ HelpEntry with_value(HelpEntry entry, size_t columns) {
 }
 
 std::string help_text(const Help& help, size_t columns) {
-  std::string out = fmt::format("Usage: {}\n\n", help.usage);
+  std::string out;
+  append_wrapped(out, "Usage: " + help.usage, columns, kNarrowIndent, 0);
+  out += '\n';
   if (!help.summary.empty()) append_wrapped(out, help.summary, columns, 0, 0);
   if (!help.examples.empty()) out += '\n';
-  for (const HelpEntry& example : help.examples)
-    out += fmt::format("  {}:\n    {}\n", example.text, example.head);
+  for (const HelpEntry& example : help.examples) {
+    out += "  ";
+    append_wrapped(out, example.text + ":", columns, 2, 2);
+    append_command(out, example.head, columns, 4);
+  }
   const size_t indent = columns < kLeastForIndent ? kNarrowIndent : kIndent;
   for (const HelpGroup& group : help.groups) {
     out += "\n" + group.title + ":\n";

@@ -32,7 +32,7 @@ struct Help {
   std::string more{};                 ///< the last line
 };
 
-/// The text for so many columns (40 or more; commands and the names of flags are not broken).
+/// The text for so many columns (40 or more; words and quoted texts are not broken).
 std::string help_text(const Help& help, size_t columns);
 
 /// `text` as a sentence, and after it the default, where there is one: "Samples per rank. Default: 8."

@@ -18,9 +18,9 @@
 
 namespace lockstep {
 
-/// Names and meanings are those of torch.utils.data.DataLoader's arguments.
+/// Names, meanings and defaults are those of torch.utils.data.DataLoader's arguments.
 struct DataLoaderOptions {
-  int64_t batch_size = 8;   ///< samples; at least 1
+  int64_t batch_size = 1;   ///< samples; at least 1
   bool drop_last = false;   ///< true: leave out the last batch if it is shorter; not for an IterableDataset
   int num_workers = 0;      ///< threads; 0: made in the caller
   int prefetch_factor = 2;  ///< batches ready or in work per worker

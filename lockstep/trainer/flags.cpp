@@ -1,10 +1,13 @@
 #include "lockstep/trainer/flags.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <type_traits>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/shell.h"
 #include "lockstep/trainer/arguments/training_arguments_table.h"
 
 namespace lockstep {
@@ -20,7 +23,8 @@ std::chrono::seconds parse_seconds(const std::string& flag, const std::string& t
   int64_t seconds = 0;
   const char* const end = text.data() + text.size();
   if (std::from_chars(text.data(), end, seconds).ptr != end || text.empty()) {
-    throw ValueError(flag + " is " + text + "; it must be a whole number of seconds");
+    throw ValueError(
+        fmt::format("{} is {}; it must be a whole number of seconds", flag, quoted_if_empty(text)));
   }
   return std::chrono::seconds(seconds);
 }

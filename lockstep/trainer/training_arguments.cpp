@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/shell.h"
 #include "lockstep/checkpoint/run_record.h"
+#include "lockstep/cli/flag_value.h"
 #include "lockstep/optim/lr_schedule.h"
 #include "lockstep/tracking/report_to.h"
 #include "lockstep/tracking/run_id.h"
@@ -40,8 +42,10 @@ bool is_choice(const std::string& value, std::string_view choices) {
 
 template <class T>
 std::string format_value(const T& value) {
-  if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
+  if constexpr (std::is_arithmetic_v<T>) {
     return fmt::format("{}", value);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return std::string(quoted_if_empty(value));
   } else if constexpr (std::is_same_v<T, std::chrono::seconds>) {
     return fmt::format("{}", value.count());
   } else if constexpr (std::is_same_v<T, std::optional<uint64_t>>) {
@@ -213,7 +217,7 @@ IntervalStrategy parse_interval_strategy(const std::string& flag, const std::str
   if (text == "no") return IntervalStrategy::NO;
   if (text == "steps") return IntervalStrategy::STEPS;
   if (text == "epoch") return IntervalStrategy::EPOCH;
-  throw ValueError(fmt::format("{} is {}; it must be no, steps or epoch", flag, text));
+  throw ValueError(fmt::format("{} is {}; it must be no, steps or epoch", flag, quoted_if_empty(text)));
 }
 
 const char* name_of(IntervalStrategy strategy) {
@@ -233,7 +237,7 @@ SaveStrategy parse_save_strategy(const std::string& flag, const std::string& tex
        {SaveStrategy::NO, SaveStrategy::STEPS, SaveStrategy::EPOCH, SaveStrategy::BEST}) {
     if (text == name_of(strategy)) return strategy;
   }
-  throw ValueError(fmt::format("{} is {}; it must be no, steps, epoch or best", flag, text));
+  throw ValueError(fmt::format("{} is {}; it must be no, steps, epoch or best", flag, quoted_if_empty(text)));
 }
 
 const char* name_of(SaveStrategy strategy) {
@@ -251,12 +255,10 @@ const char* name_of(SaveStrategy strategy) {
 }
 
 bool parse_bool(const std::string& name, const std::string& text) {
-  std::string lower = text;
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (lower == "true" || lower == "yes" || lower == "1") return true;
-  if (lower == "false" || lower == "no" || lower == "0") return false;
-  throw ValueError(fmt::format("{} is {}; it must be true or false", name, text));
+  const auto truth = truth_in(text);
+  if (!truth)
+    throw ValueError(fmt::format("{} is {}; it must be true or false", name, quoted_if_empty(text)));
+  return *truth;
 }
 
 std::optional<std::chrono::seconds> parse_duration(std::string_view text) {

@@ -34,7 +34,7 @@ Snapshot whole_snapshot(const Writer& writer) {
 /// The status after begin(), and after commit() where the files were written.
 WriterStatus try_to_save(Writer& writer, int64_t step) {
   writer.begin(step, whole_snapshot(writer));
-  const WriterStatus written = writer.wait(write_deadline);
+  WriterStatus written = writer.wait(write_deadline);
   if (written.state != WriterState::written) return written;
   writer.commit();
   return writer.wait(write_deadline);
@@ -278,7 +278,7 @@ class PermissionsCount {
 };
 
 TEST_F(DamageTest, AFolderWithoutWritePermissionIsNamed) {
-  fs::permissions(folder, fs::perms{0555});
+  fs::permissions(folder, fs::perms::owner_read | fs::perms::owner_exec);
   std::string error;
   {
     const PermissionsCount permissions_count;

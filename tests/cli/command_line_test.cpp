@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <utility>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
@@ -43,6 +44,7 @@ std::string message(const std::vector<const char*>& words, Values* values = null
     program.add_other_name("--lr", "--learning-rate");
     program.add_refused_flag("--fast-math", "sums have one order");
     program.add_refused_flag("--name", "names are not known");
+    program.add_refused_flag("--step-size", "learning_rate is the step size");
   };
   try {
     return parse_command_line("program", "Does it", add, static_cast<int>(argv.size()), argv.data()) ? ""
@@ -101,8 +103,21 @@ TEST(CommandLine, AValueMayLookLikeAnything) {
   EXPECT_EQ(values.files, std::vector<std::string>{"-"});
   EXPECT_FALSE(values.bf16);
   EXPECT_EQ(message({"--bf16=maybe"}), "--bf16 maybe: expected true or false");
-  EXPECT_EQ(message({"--name="}), "--name : expected a or b");
+  EXPECT_EQ(message({"--name="}), "--name \"\": expected a or b");
   EXPECT_EQ(message({"--learning-rate", "nan"}), "--learning-rate nan: expected a number");
+}
+
+TEST(CommandLine, AWordAfterASwitchMaySayWhetherItIsOn) {
+  const std::vector<std::pair<const char*, bool>> words{{"false", false}, {"True", true}, {"no", false},
+                                                        {"yes", true},    {"0", false},   {"1", true}};
+  for (const auto& [word, is_on] : words) {
+    Values values;
+    values.bf16 = !is_on;
+    EXPECT_EQ(message({"--bf16", word, "--ranks", "2"}, &values), "") << word;
+    EXPECT_EQ(values.bf16, is_on) << word;
+    EXPECT_EQ(values.ranks, 2) << word;
+  }
+  EXPECT_EQ(message({"--bf16", "maybe"}), "unexpected word maybe; see program --help");
 }
 
 TEST(CommandLine, AVariableIsBehindItsFlag) {
@@ -135,6 +150,24 @@ constexpr auto kTable = std::to_array<Flag<Measured>>({
     {.name = "json", .member = &Measured::json, .words = "As JSON"},
     {.name = "KIND", .member = &Measured::kind, .words = "What", .is_required = true, .is_place = true},
 });
+struct Placed {
+  std::string model{};
+  int rounds = 0;
+};
+constexpr auto kPlaces = std::to_array<Flag<Placed>>({
+    {.name = "MODEL",
+     .member = &Placed::model,
+     .check = FlagCheck::one_of("toy resnet18"),
+     .words = "What is trained",
+     .is_required = true,
+     .is_place = true},
+    {.name = "ROUNDS",
+     .member = &Placed::rounds,
+     .preset = "5",
+     .check = FlagCheck::between(1, 10000000),
+     .words = "How often",
+     .is_place = true},
+});
 
 std::string with_table(const std::vector<const char*>& words, Measured& into) {
   std::vector<const char*> argv = {"program"};
@@ -164,6 +197,9 @@ TEST(CommandLine, TakesATable) {
   EXPECT_EQ(untouched.names, std::vector<std::string>{"x"});
   EXPECT_EQ(with_table({"--names", "a", "b", "all"}, values), "");
   EXPECT_EQ(values.names, (std::vector<std::string>{"a", "b"})) << "the last word is the place's";
+  EXPECT_EQ(with_table({"--json", "true"}, values), "") << "the word is the place's";
+  EXPECT_TRUE(values.json);
+  EXPECT_EQ(values.kind, "true");
   EXPECT_EQ(with_table({"-n", "0", "all"}, values), "-n 0: expected a number from 1 to 9");
   EXPECT_EQ(with_table({}, values), "KIND is required; see program --help");
   env::set("COLUMNS", "80");
@@ -173,6 +209,26 @@ TEST(CommandLine, TakesATable) {
   EXPECT_NE(help.find("  --format text|json       How.\n"), std::string::npos) << help;
   EXPECT_NE(help.find("  --json                   As JSON.\n"), std::string::npos) << help;
   env::set("COLUMNS", std::nullopt);
+}
+
+TEST(CommandLine, PlacesShowTheirChoices) {
+  const auto said = [](const std::vector<const char*>& argv) {
+    testing::internal::CaptureStdout();
+    std::string mistake;
+    try {
+      parse_table<Placed>("program", "Does it", kPlaces, static_cast<int>(argv.size()), argv.data());
+    } catch (const ValueError& error) {
+      mistake = error.what();
+    }
+    return testing::internal::GetCapturedStdout() + mistake;
+  };
+  env::set("COLUMNS", "80");
+  const std::string help = said({"program", "--help"});
+  env::set("COLUMNS", std::nullopt);
+  EXPECT_NE(help.find("Usage: program [flags] MODEL [ROUNDS]\n"), std::string::npos) << help;
+  EXPECT_NE(help.find("One of toy or resnet18. What is trained. Required."), std::string::npos) << help;
+  EXPECT_EQ(said({"program", "vgg"}), "MODEL vgg: expected toy or resnet18");
+  EXPECT_EQ(said({"program", "toy", "0"}), "ROUNDS 0: expected a number from 1 to 10000000");
 }
 
 struct Listed {
@@ -348,6 +404,7 @@ TEST(CommandLine, AFlagThatIsKnownButNotSupportedIsRefusedWithTheReason) {
     const std::string typed = words[0];
     EXPECT_EQ(message(words), typed.substr(0, typed.find('=')) + " is not supported: sums have one order");
   }
+  EXPECT_EQ(message({"--step-size", "1"}), "--step-size is not supported: --learning-rate is the step size");
   EXPECT_EQ(message({"--fast-mat"}), "unknown flag --fast-mat; see program --help");
   EXPECT_EQ(message({"--name", "a"}), "");  // the program's own
 }
@@ -359,6 +416,10 @@ TEST(CommandLine, MistakesAreNamed) {
   EXPECT_EQ(message({"--name", "c"}), "--name c: expected a or b");
   EXPECT_EQ(message({"--ranks", "0"}), "--ranks 0: expected a number from 1 to 256");
   EXPECT_EQ(message({"--ranks", "3x"}), "--ranks 3x: expected a number from 1 to 256");
+  EXPECT_EQ(message({"hello", "world"}), "unexpected word hello; see program --help");
+  EXPECT_EQ(message({"--", "--ranks", "3"}), "unexpected word --ranks; see program --help");
+  EXPECT_EQ(message({""}), "unexpected word \"\"; see program --help");
+  EXPECT_EQ(message({"--help=3"}), "flag --help takes no value (--help=3)");
 }
 
 std::string printed_help(const std::vector<const char*>& words) {
@@ -394,6 +455,11 @@ TEST(Help, HasTheLayoutOfLockruns) {
       .usage = "program [flags]", .summary = "Does it.", .groups = {{"Flags", {{"--name TEXT", "Name."}}}}};
   EXPECT_EQ(help_text(help, 80),
             "Usage: program [flags]\n\nDoes it.\n\nFlags:\n  --name TEXT              Name.\n");
+  help = {.usage = "program [flags] FIRST_WORD SECOND_WORD THIRD_WORD",
+          .examples = {{"lockrun --nproc-per-node 4 program 'a b c d e f' --flag", "Four ranks"}}};
+  EXPECT_EQ(help_text(help, 40),
+            "Usage: program [flags] FIRST_WORD\n      SECOND_WORD THIRD_WORD\n\n\n  Four ranks:\n"
+            "    lockrun --nproc-per-node 4 program \\\n      'a b c d e f' --flag\n");
   EXPECT_EQ(help_sentence("Samples per rank", "8"), "Samples per rank. Default: 8.");
   EXPECT_EQ(help_sentence("Log the first step too.", ""), "Log the first step too.");
 }

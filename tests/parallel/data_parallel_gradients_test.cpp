@@ -87,7 +87,7 @@ TEST(DataParallelGradients, AFactoryThatMakesOneModuleTwiceIsRefused) {
           << error.what();
     }
   };
-  refused([&] { return encoder; });
+  refused([&]() -> torch::nn::Linear { return {encoder}; });
   refused([&] { return torch::nn::Sequential(encoder, torch::nn::Linear(4, 2)); });
 }
 

@@ -224,7 +224,7 @@ int run(int argc, char** argv) {
   const bool lingers = setting("HEAL_LINGERS") == "yes" && !lockstep::test::has_first_death();
   const auto world = lockstep::init();
   const Deaths deaths(world.rank());
-  at::manual_seed(static_cast<uint64_t>(7 + world.rank()));  // rank 0's weights count
+  at::manual_seed(7 + static_cast<uint64_t>(world.rank()));  // rank 0's weights count
   Net net(width, !norm.empty());
   lockstep::DistributedDataParallel ddp(
       net, {.bucket_cap_mb = hook.empty() ? 25 : 0.001, .broadcast_buffers = norm != "own"});

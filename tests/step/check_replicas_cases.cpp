@@ -76,7 +76,7 @@ void train(Model& ddp, torch::optim::Optimizer& optimizer, int steps = 2) {
   for (int step = 0; step < steps; ++step) {
     const auto loss = [&] {
       optimizer.zero_grad();
-      const at::Tensor result = ddp(input(step)).square().mean();
+      at::Tensor result = ddp(input(step)).square().mean();
       result.backward();
       return result;
     };

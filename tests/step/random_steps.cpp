@@ -14,10 +14,9 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <random>
@@ -27,6 +26,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
@@ -444,24 +444,37 @@ class Runner {
   Config config_;
 };
 
+struct Settings {
+  int steps = 0;
+  size_t seed = 0;
+  bool is_verbose = false;
+};
+
+constexpr auto kFlags = std::to_array<Flag<Settings>>({
+    {.name = "steps",
+     .member = &Settings::steps,
+     .preset = "20",
+     .check = FlagCheck::at_least(1, "1 or more"),
+     .words = "Steps"},
+    {.name = "seed", .member = &Settings::seed, .preset = "1", .words = "What is drawn follows from it"},
+    {.name = "verbose", .member = &Settings::is_verbose, .words = "Each rank says what it does"},
+});
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  int steps = 20;
-  uint64_t seed = 1;
-  const bool is_verbose = argc % 2 == 0 && std::strcmp(argv[argc - 1], "--verbose") == 0;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--steps") == 0) steps = std::atoi(argv[i + 1]);
-    if (std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[i + 1], nullptr, 10);
-  }
   return lockstep::run_main("random_steps", [&] {
+    const auto settings =
+        parse_table<Settings>("random_steps", "Steps with exceptions at random places", kFlags, argc, argv);
+    if (!settings) return 0;
     const World world = lockstep::init({.timeout = std::chrono::seconds(60)});
-    Runner runner(world, seed);
-    runner.is_verbose = is_verbose;
+    Runner runner(world, settings->seed);
+    runner.is_verbose = settings->is_verbose;
     if (world.rank() == 0) std::printf("%s\n", runner.describe().c_str());
     std::fflush(stdout);
-    const int failed = runner.run(steps);
-    if (world.rank() == 0) std::printf("random_steps: %d steps, %d of them failed: right\n", steps, failed);
+    const int failed = runner.run(settings->steps);
+    if (world.rank() == 0)
+      std::printf("random_steps: %d steps, %d of them failed: right\n", settings->steps, failed);
     return 0;
   });
 }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #define main bert_classify_main
-#include "zoo/recipes/bert_classify.cpp"
+#include "zoo/recipes/bert_classify.cpp"  // NOLINT(bugprone-suspicious-include): it is run many times
 #undef main
 
 namespace {

@@ -75,7 +75,7 @@ TEST_F(RunLockTest, ALockThatIsGivenUpInTimeIsTaken) {
   ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
   const pid_t child = ::fork();
   if (child == 0) {  // holds it until it is killed
-    const auto held = lock_as_another(file());
+    [[maybe_unused]] const auto held = lock_as_another(file());
     (void)!::write(pipe[1], "x", 1);
     ::usleep(300'000);
     ::_exit(0);

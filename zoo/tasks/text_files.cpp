@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/shell.h"
 #include "lockstep/zoo/tasks/flag_errors.h"
 #include "lockstep/zoo/tasks/record_entries.h"
 
@@ -200,7 +201,8 @@ void TextFiles::check(const TrainingArguments& args) const {
     TextErrors::refuse("--keep-labels and --label-names both name the labels; give one of them");
   }
   if (keep_labels.size() == 1) {
-    TextErrors::refuse("--keep-labels keeps {} only; a classifier needs two labels or more", keep_labels[0]);
+    TextErrors::refuse("--keep-labels keeps {} only; a classifier needs two labels or more",
+                       quoted_if_empty(keep_labels[0]));
   }
 }
 

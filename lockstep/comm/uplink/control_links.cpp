@@ -277,7 +277,7 @@ void ControlLinks::read(Peer& peer) {
       return lose(peer,
                   "has another secret: lockrun's --rdzv-conf token_file must be the same on all machines");
     default:
-      return lose(peer, "has ended: it has closed its connection without leaving the job");
+      return lose(peer, "has ended: it has closed its connection without leaving the job", Lost::process);
   }
 }
 
@@ -416,14 +416,14 @@ void ControlLinks::look_for_silence() {
 }
 
 /// The other end of a connection is gone.
-void ControlLinks::lose(const Peer& peer, const std::string& why) {
+void ControlLinks::lose(const Peer& peer, const std::string& why, Lost lost) {
   ::shutdown(peer.wire->fd(), SHUT_RDWR);
   if (peer.kind == Kind::stranger || peer.has_left) return;
   if (peer.kind == Kind::rank) {
     return lose_rank(peer.number,
                      fmt::format("rank {} on {} {}", peer.number, describe(machine_of(peer.number)), why));
   }
-  if (why.starts_with("has ended")) {
+  if (lost == Lost::process) {
     const int rank = first_of(peer.number);
     return lose_rank(rank, fmt::format("rank {} on {} {}", rank, describe(peer.number), why));
   }

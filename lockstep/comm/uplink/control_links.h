@@ -89,7 +89,9 @@ class ControlLinks {
   void take_news(const std::string& message);
   void beat();
   void look_for_silence();
-  void lose(const Peer& peer, const std::string& why);
+  /// What ends with a connection to another machine: that machine, or the process at its other end alone.
+  enum class Lost : uint8_t { machine, process };
+  void lose(const Peer& peer, const std::string& why, Lost lost = Lost::machine);
   void lose_rank(int rank, const std::string& text);
   bool add_gone(int rank);
   bool is_complete();
