@@ -1,13 +1,15 @@
 """scripts/test --case SUITE.NAME: builds and runs cases of C++ tests by name, on their ranks.
 
 SUITE.NAME may be a header instead, such as lockstep/shm/wait.h: then all C++ cases of its tests run
-(tests/tests_of_headers.toml). The cases are found in the sources, so that only the programs that have them are built. `*` stands for any text. A case of
-several ranks runs under lockrun on each number of ranks for which its program is registered; --ranks chooses one.
+(tests/tests_of_headers.toml). The cases are found in the sources, so that only the programs that have them are built.
+`*` stands for any text. A case of several ranks runs under lockrun on each number of ranks for which its program
+is registered; --ranks chooses one.
 """
 
 import argparse
 import difflib
 import fnmatch
+import functools
 import json
 import os
 import pathlib
@@ -57,17 +59,50 @@ def environment_of(test):
     return dict(value.split("=", 1) for value in values)
 
 
+@functools.cache
+def test_files():
+    """{test file, relative to the repository: its text}."""
+    files = (path for path in sorted((ROOT / "tests").rglob("*")) if re.search(r"_(?:test|cases)\.(?:cpp|py)$", path.name))
+    return {str(path.relative_to(ROOT)): path.read_text() for path in files}
+
+
+@functools.cache
+def rows():
+    """The rows of the table, in its order."""
+    return tomllib.loads((ROOT / "tests/tests_of_headers.toml").read_text())["tests"]
+
+
+def named_as(header):
+    """The names of test files that are called as the header is, in the folder of its module's tests."""
+    parts = pathlib.PurePath(header).parts
+    module = parts[1] if parts[0] in ("lockstep", "zoo") else parts[0]
+    # The tests of shm lie beside those of comm, which have files of the same names.
+    folder, prefix = ("comm", "shm_") if module == "shm" else (module, "")
+    return re.compile(rf"tests/{folder}/{prefix}{re.escape(pathlib.PurePath(header).stem)}s?_(?:test|cases)\.\w+")
+
+
+def find_tests(header):
+    """The test files of a header, relative to the repository, and the row of the table that names them, or None.
+
+    A row without `*` comes first, then the files of the header's name, then those that include it, then the other rows.
+    """
+    of_header = [row for row in rows() if fnmatch.fnmatchcase(header, row["headers"])]
+    for row in of_header:
+        if row["headers"] == header:
+            return row["files"], row
+    named = named_as(header)
+    found = [name for name in test_files() if named.fullmatch(name)]
+    # The headers of zoo/ are included as lockstep/zoo/.
+    include = re.compile(rf'#include "(?:lockstep/)?{re.escape(header)}"')
+    found = found or [name for name, text in test_files().items() if include.search(text)]
+    if found or not of_header:
+        return found, None
+    return of_header[0]["files"], of_header[0]
+
+
 def tests_of(header):
-    """The test files of a header, relative to the repository: those of its name, those that include it, or what the table says."""
-    files = [path for path in sorted((ROOT / "tests").rglob("*")) if re.search(r"_(?:test|cases)\.(?:cpp|py)$", path.name)]
-    stem = pathlib.Path(header).stem
-    name = re.compile(rf"(?:shm_|trainer_|checkpoint_|comm_|ddp_)?{stem}s?_(?:test|cases)\.\w+")
-    found = [path for path in files if name.fullmatch(path.name)]
-    found = found or [path for path in files if f'#include "{header}"' in path.read_text()]
-    if not found:
-        table = tomllib.loads((ROOT / "tests/tests_of_headers.toml").read_text())["tests"]
-        found = next(([ROOT / file for file in entry["files"]] for entry in table if fnmatch.fnmatchcase(header, entry["headers"])), [])
-    return [str(path.relative_to(ROOT)) for path in found]
+    """The test files of a header, relative to the repository."""
+    return find_tests(header)[0]
 
 
 def similar(pattern, known):

@@ -35,7 +35,26 @@ class TestsOfHeaders(unittest.TestCase):
         self.assertEqual(test_case.tests_of("lockstep/shm/areas.h"), ["tests/comm/shm_areas_test.cpp"])
         self.assertIn("tests/comm/overlap_cases.cpp", test_case.tests_of("lockstep/comm/memory_overlap.h"))
         self.assertEqual(test_case.tests_of("lockstep/shm/wait.h"), ["tests/comm/shm_engine_test.cpp"])
+        self.assertEqual(test_case.tests_of("zoo/text/pad_batch.h"), ["tests/data/pad_batch_test.cpp"])  # included as lockstep/zoo/
         self.assertEqual(test_case.tests_of("lockstep/nowhere/x.h"), [])
+
+    def test_a_name_counts_in_the_folder_of_the_modules_tests_only(self):
+        foreign = {
+            "lockstep/shm/paths/paths.h": "tests/docs/paths_test.py",
+            "lockstep/comm/uplink/wire.h": "tests/launcher/wire_test.cpp",
+            "lockstep/comm/joining/join.h": "tests/parallel/join_cases.cpp",
+            "lockstep/comm/process_group/messages.h": "tests/launcher/messages_test.cpp",
+            "lockstep/comm/process_group/parts.h": "tests/text/parts_test.cpp",
+            "lockstep/trainer/run/passes.h": "tests/data/passes_test.cpp",
+        }
+        for header, file in foreign.items():
+            with self.subTest(header):
+                self.assertNotIn(file, test_case.tests_of(header))
+        # tests/comm has the tests of two modules.
+        self.assertEqual(test_case.tests_of("lockstep/shm/engine.h"), ["tests/comm/shm_engine_test.cpp"])
+        self.assertEqual(test_case.tests_of("lockstep/comm/uplink/engine.h"), ["tests/comm/engine_test.cpp"])
+        # The table has the tests that lie elsewhere.
+        self.assertEqual(test_case.tests_of("lockstep/comm/debug_level.h"), ["tests/parallel/debug_level_test.py"])
 
 
 if __name__ == "__main__":
