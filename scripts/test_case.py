@@ -68,7 +68,7 @@ def test_files():
 
 @functools.cache
 def rows():
-    """The rows of the table, in its order."""
+    """{headers: their test files, or "untested: REASON"}: the table, in its order."""
     return tomllib.loads((ROOT / "tests/tests_of_headers.toml").read_text())["tests"]
 
 
@@ -82,26 +82,24 @@ def named_as(header):
 
 
 def find_tests(header):
-    """The test files of a header, relative to the repository, and the row of the table that names them, or None.
+    """The test files of a header, relative to the repository, or "untested: REASON"; and the row of the table that says so, or None.
 
-    A row without `*` comes first, then the files of the header's name, then those that include it, then the other rows.
+    A header that the table names in full has the tests of that row. Others have the files of their name, or those that include
+    them, or those of the first pattern that fits.
     """
-    of_header = [row for row in rows() if fnmatch.fnmatchcase(header, row["headers"])]
-    for row in of_header:
-        if row["headers"] == header:
-            return row["files"], row
+    if header in rows():
+        return rows()[header], header
     named = named_as(header)
     found = [name for name in test_files() if named.fullmatch(name)]
     # The headers of zoo/ are included as lockstep/zoo/.
     include = re.compile(rf'#include "(?:lockstep/)?{re.escape(header)}"')
     found = found or [name for name, text in test_files().items() if include.search(text)]
-    if found or not of_header:
-        return found, None
-    return of_header[0]["files"], of_header[0]
+    row = None if found else next((row for row in rows() if fnmatch.fnmatchcase(header, row)), None)
+    return found if row is None else rows()[row], row
 
 
 def tests_of(header):
-    """The test files of a header, relative to the repository."""
+    """The test files of a header, relative to the repository, or "untested: REASON"."""
     return find_tests(header)[0]
 
 
@@ -125,6 +123,8 @@ def main():
         if not (ROOT / args.pattern).exists():
             sys.exit(f"test: error: there is no header {args.pattern}; give its path in the repository")
         files = tests_of(args.pattern)
+        if isinstance(files, str):
+            sys.exit(f"test: error: {args.pattern} has no tests ({files.removeprefix('untested: ')})")
         print(f"The tests of {args.pattern}: {', '.join(files) or 'none'}", flush=True)
         chosen = {name: source for name, source in known.items() if str(source.relative_to(ROOT)) in files}
         if not chosen:
