@@ -10,7 +10,11 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 FOLDERS = ("lockstep", "launcher", "tools", "zoo", "python", "bench", "tests")
-STANDARD = re.compile(r"\bstd::(?:mutex|recursive_mutex|shared_mutex)\s+\w+\s*[;{]|\bstd::condition_variable\b")
+STANDARD = re.compile(
+    r"\bstd::(?:recursive_|shared_)?(?:timed_)?mutex\b|\bstd::condition_variable(?:_any)?\b|\bpthread_(?:mutex|rwlock|cond|spinlock)_t\b"
+)
+# Guards of LibTorch's own mutexes, such as that of torch::autograd::Node: a source has no other std::mutex.
+GUARDS = re.compile(r"\bstd::(?:lock_guard|unique_lock|scoped_lock)<std::mutex>")
 # By source: why.
 EXCEPTIONS = {
     "lockstep/base/mutex.h": "it is what base::Mutex is made of",
@@ -21,6 +25,26 @@ LEFT_OUT = {
     "lockstep/shm/group/group.cpp": "two references, used with the lock held that their functions assert",
     "lockstep/comm/uplink/control_links.cpp": "around a fork one function takes the lock and another gives it back",
 }
+REFUSED = (
+    "std::mutex m;",
+    "std::timed_mutex m;",
+    "std::recursive_mutex m{};",
+    "std::shared_timed_mutex m;",
+    "std::mutex a, b;",
+    "std::mutex locks[4];",
+    "std::array<std::mutex, 4> locks;",
+    "std::unique_ptr<std::mutex> m;",
+    "auto m = std::make_unique<std::mutex>();",
+    "static std::mutex m = {};",
+    "using Lock = std::mutex;",
+    "std::condition_variable_any c;",
+    "pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;",
+    "pthread_rwlock_t m;",
+)
+MUTEX = re.compile(r"\b(?:base::Mutex|EngineMutex) (\w+)(?:\{\}| = \{\})?;")
+# Several in one declaration, or in a container: what each guards has no place there.
+SEVERAL = re.compile(r"\b(?:base::Mutex|EngineMutex) \w+ ?[,\[]|(?<!LockGuard)<(?:base::Mutex|EngineMutex)\b(?!&)")
+FEWEST_WORDS = 5  # of a comment that says when a mutex is held
 RIGHT = """
 #include "lockstep/base/mutex.h"
 using namespace lockstep::base;
@@ -54,13 +78,57 @@ def compiler():
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
+def has_standard_lock(text):
+    return bool(STANDARD.search(GUARDS.sub("", re.sub(r"//.*", "", text))))
+
+
+def blank_comments_and_texts(text):
+    """The same code, with spaces in place of what may have braces that open nothing."""
+    return re.sub(r"//.*|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)'", lambda found: " " * len(found[0]), text)
+
+
+def block_around(code, place):
+    """From the brace that opens the class, function or namespace around `place` to the one that closes it."""
+    depth, begin, end = 0, place, place
+    while begin > 0 and depth < 1:
+        begin -= 1
+        depth += {"{": 1, "}": -1}.get(code[begin], 0)
+    depth = 0
+    while end < len(code) and depth < 1:
+        depth += {"}": 1, "{": -1}.get(code[end], 0)
+        end += 1
+    return code[begin:end]
+
+
+def comment_on(text, begin, end):
+    """The comment behind the declaration at text[begin:end], and the lines of comment above it."""
+    lines = text[:begin].split("\n")[:-1]
+    above = []
+    while lines and re.match(r"\s*//", lines[-1]):
+        above.insert(0, lines.pop())
+    behind = text[end : text.index("\n", end)]
+    return " ".join(re.sub(r"^\s*///?", "", line) for line in [*above, behind])
+
+
+def silent_mutexes(text):
+    """Names of mutexes of which neither an annotation in their class nor a comment says what they guard."""
+    code = blank_comments_and_texts(text)
+    silent = [found[0] for found in SEVERAL.finditer(code)]
+    for found in MUTEX.finditer(code):
+        guarded = re.search(rf"GUARDED_BY\((?:\w+(?:->|\.))?{found[1]}(?:\(\))?\)", block_around(code, found.start()))
+        comment = comment_on(text, found.start(), found.end())
+        if not guarded and not (re.search(r"\bheld\b", comment, re.I) and len(comment.split()) >= FEWEST_WORDS):
+            silent.append(found[1])
+    return silent
+
+
 class LocksTest(unittest.TestCase):
     def test_sources_take_base_mutex(self):
         found = {}
         for folder in FOLDERS:
             for path in sorted((SOURCE / folder).rglob("*")):
                 name = str(path.relative_to(SOURCE))
-                if path.suffix in (".h", ".cpp") and STANDARD.search(re.sub(r"//.*", "", path.read_text())):
+                if path.suffix in (".h", ".cpp") and has_standard_lock(path.read_text()):
                     found[name] = (
                         "takes std::mutex or std::condition_variable; take those of lockstep/base/mutex.h, and say with "
                         "LOCKSTEP_GUARDED_BY which members it guards"
@@ -68,16 +136,35 @@ class LocksTest(unittest.TestCase):
         self.assertEqual({name: why for name, why in found.items() if name not in EXCEPTIONS}, {})
         self.assertEqual(set(EXCEPTIONS) - set(found), set(), "exceptions that are none any more")
 
+    def test_standard_locks_of_every_form_are_found(self):
+        for text in REFUSED:
+            with self.subTest(text):
+                self.assertTrue(has_standard_lock(text))
+        for text in ("const std::lock_guard<std::mutex> lock(mutex_);", "base::Mutex mutex_;  // std::mutex", "int mutex;"):
+            with self.subTest(text):
+                self.assertFalse(has_standard_lock(text))
+
     def test_each_mutex_says_what_it_guards(self):
-        """In a LOCKSTEP_GUARDED_BY or, where the compiler cannot check it, in a comment behind it."""
-        silent = []
-        for path in (path for folder in FOLDERS for path in sorted((SOURCE / folder).rglob("*")) if path.suffix in (".h", ".cpp")):
-            text = path.read_text()
-            both = "".join(other.read_text() for other in path.parent.glob(path.stem + ".*"))
-            for name, behind in re.findall(r"\b(?:base::Mutex|EngineMutex) (\w+)(?:\{\})?;(.*)", text):
-                if not re.search(rf"GUARDED_BY\((?:\w+(?:->|\.))?{name}(?:\(\))?\)", both) and "//" not in behind:
-                    silent.append(f"{path.relative_to(SOURCE)}: {name}")
-        self.assertEqual(silent, [])
+        """In a LOCKSTEP_GUARDED_BY of its class or, where the compiler cannot check it, in a comment that says when it is held."""
+        silent = {
+            str(path.relative_to(SOURCE)): names
+            for folder in FOLDERS
+            for path in sorted((SOURCE / folder).rglob("*"))
+            if path.suffix in (".h", ".cpp") and (names := silent_mutexes(path.read_text()))
+        }
+        self.assertEqual(silent, {})
+
+    def test_which_mutexes_say_nothing(self):
+        guarded = "int n LOCKSTEP_GUARDED_BY(m);"
+        self.assertEqual(silent_mutexes(f"struct A {{\n base::Mutex m;\n {guarded}\n}};\n"), [])
+        self.assertEqual(silent_mutexes(f"struct A {{\n base::Mutex m;\n}};\nstruct B {{\n base::Mutex m;\n {guarded}\n}};\n"), ["m"])
+        self.assertEqual(silent_mutexes(f"struct A {{\n base::Mutex m;\n // }}\n {guarded}\n}};\n"), [])
+        self.assertEqual(silent_mutexes("struct A {\n base::Mutex m;  // n\n int n;\n};\n"), ["m"])
+        self.assertEqual(silent_mutexes("struct A {\n base::Mutex m;  // held while another process is asked\n};\n"), [])
+        self.assertEqual(silent_mutexes("struct A {\n // Held while another process is asked,\n // and a thread waits.\n base::Mutex m{};\n};\n"), [])
+        for several in ("base::Mutex a, b;", "base::Mutex locks[4];", "std::array<base::Mutex, 4> locks;", "std::unique_ptr<base::Mutex> m;"):
+            with self.subTest(several):
+                self.assertEqual(len(silent_mutexes(several + "\n")), 1)
 
     def test_the_build_asks_clang(self):
         text = (SOURCE / "cmake/LockstepTargets.cmake").read_text()

@@ -396,7 +396,8 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
     job.log().append(entry, pieces);
   }
 
-  mutable base::Mutex group_mutex_{};  // group_
+  // Held while group_ is read or replaced. The base class declares group_, so that its declaration cannot name this.
+  mutable base::Mutex group_mutex_{};
   std::shared_ptr<HealableJob> job_;
   Place place_;
   bool is_late_;             // made when the set-up was over

@@ -88,8 +88,10 @@ class HybridState {
   std::vector<int> ranks_of_job_;
   std::shared_ptr<Impl> local_, flat_;
   std::atomic<uint64_t> operations_{0};
-  base::Mutex starting_;  // what one operation does on the machine
-  base::Mutex stopping_;  // the wire, which another thread may do: held while it is replaced
+  // Held while a member starts an operation on the machine. It guards the order of those calls, and no member.
+  base::Mutex starting_;
+  // Held while wire_ is replaced or, by any thread, stopped. Who runs the operations uses wire_ without it.
+  base::Mutex stopping_;
   std::unique_ptr<uplink::Wire> wire_;
   HybridMessages messages_;
   HybridHealth health_;

@@ -324,12 +324,13 @@ class Worker {
 
   int machine_;
   uint64_t number_ = draw_number();
-  base::Mutex using_;      // held while UCX works, also in waits
-  base::Mutex signaling_;  // held while the worker is woken, or goes
+  base::Mutex using_;  // held while UCX works, also in waits
+  // Held while the worker is woken, or goes. worker_ is written with both held and read with either, which no annotation says.
+  base::Mutex signaling_;
   ucp_worker_h worker_ = nullptr;
   int descriptor_ = -1;
   std::vector<Peer> peers_;  // by machine
-  std::vector<Request> kept_;
+  std::vector<Request> kept_ LOCKSTEP_GUARDED_BY(using_);
   std::atomic<bool> is_stopped_{false};
 };
 
