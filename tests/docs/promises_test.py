@@ -102,6 +102,13 @@ class PromisesTest(unittest.TestCase):
         untested = [beginning for entries in self.table.values() for beginning, given in entries.items() if str(given).startswith("untested: ")]
         self.assertLessEqual(len(untested), MOST_UNTESTED, untested)
 
+    def test_the_page_of_ddp_says_where_its_tests_are(self):
+        text = (SOURCE / "docs/ddp.md").read_text()
+        self.assertIn(f"`{TABLE}`", text)
+        case = re.search(r"`scripts/test --case ([\w.]+)`", text)
+        self.assertTrue(case, "no command that runs a test")
+        self.assertEqual(missing([f"ddp_cases: {case[1]}"], self.tests), "")
+
     def test_few_sentences_promise_nothing(self):
         definitions = [(name, beginning) for name in PAGES for beginning, given in self.table[name].items() if str(given).startswith("definition: ")]
         self.assertLessEqual(len(definitions), MOST_DEFINITIONS, definitions)
