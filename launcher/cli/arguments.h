@@ -1,5 +1,5 @@
 // Words of the command line to texts by flag, by the table of flags, and texts to numbers. A parser of lockrun's own,
-// because it must start at once: .1 ms instead of CLI11's 1.5 to 6 ms (docs/architecture.md).
+// because it must start at once: 0.1 ms instead of CLI11's 1.5 to 6 ms (docs/architecture/flag.md).
 #pragma once
 
 #include <array>

@@ -174,7 +174,7 @@ class ProcessGroup {
   void destroy() const;
 
   /// Combines `tensor` of all ranks, in place. tensor: any shape, same on all ranks. The order of summation
-  /// is a balanced tree over ranks: bits do not depend on timing or slicing (docs/architecture.md). RING,
+  /// is a balanced tree over ranks: bits do not depend on timing or slicing (docs/architecture/collective.md). RING,
   /// HALVING_DOUBLING and, on nodes whose sizes are no powers of two, HIERARCHICAL have orders of their own,
   /// always the same. In the asynchronous form an algorithm other than DIRECT runs inside the call.
   void all_reduce(const at::Tensor& tensor, AllReduceOptions options = {}) const;

@@ -1,6 +1,6 @@
 // The one precompiled header. Each header here costs every source that sees a tensor (g++ instantiates anew
 // what a precompiled header left pending), so it holds what most of them need; an nn module more in the one
-// source that uses it costs 0.2 to 0.9 s there (docs/development.md).
+// source that uses it costs 0.2 to 0.9 s there (docs/development/build.md).
 #pragma once
 
 #include <filesystem>

@@ -58,7 +58,7 @@ struct TrainerOptions {
   /// Called with the optimizer step (from 1) and the sample numbers of this process's micro-batches.
   std::function<void(int64_t step, const std::vector<int64_t>& indices)> on_samples{};
   /// What gives the weights their meaning: tokenizer, labels, the model's configuration, the data, flags of the program. Each
-  /// checkpoint has it, and a resume with another one is refused (docs/trainer.md). The Trainer adds the size of the
+  /// checkpoint has it, and a resume with another one is refused (docs/trainer/resume.md). The Trainer adds the size of the
   /// training set, seeds, sampling and ranks.
   checkpoint::RunRecord record{};
   /// If the program has called open_run(): its result. Otherwise train() calls it.
@@ -162,12 +162,12 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Runs all steps; with resume_from_checkpoint those that are left, which then give the bits of an undisturbed
-  /// run (docs/checkpoints.md). Returns train_loss, train_runtime (s), train_samples_per_second and
+  /// run (docs/trainer/resume.md). Returns train_loss, train_runtime (s), train_samples_per_second and
   /// train_steps_per_second (not if no step was left), epoch, and total_flos, which is 0 (operations are not counted;
   /// Hugging Face's files have the key).
   /// Throws Error naming step and rank when a loss or a gradient is not finite, and ValueError when
   /// output_dir holds another run (output_dir.h) or another job trains in it, and when the run is another one than that of
-  /// the checkpoint (docs/trainer.md), each as on_all_ranks does.
+  /// the checkpoint (docs/trainer/resume.md), each as on_all_ranks does.
   ///
   /// Unless save_strategy is no, SIGTERM, SIGUSR1 and SIGINT end it after the step that runs: when a checkpoint is
   /// saved it throws ReportedError, with which run_main() exits with 75, or 130 after SIGINT; with 74 when it could not be

@@ -177,7 +177,7 @@ void expect_refused(const TrainingArguments& args, const std::string& name) {
   EXPECT_FALSE(std::filesystem::exists(args.output_dir / "log.jsonl"));
 }
 
-// docs/trainer.md has a table of it, made of the same rows.
+// docs/training_arguments.md has a table of it, made of the same rows.
 TEST(ChangedRun, EachArgumentDoesWhatItsRowSays) {
   ONLY_IF(world().size() == 1);  // which says it all
   const SharedFolder folder;

@@ -1,4 +1,4 @@
-// What recipes write into the record of a run: data, tokenizer, model (docs/trainer.md).
+// What recipes write into the record of a run: data, tokenizer, model (docs/trainer/resume.md).
 #pragma once
 
 #include <filesystem>

@@ -18,7 +18,7 @@ std::vector<std::string> names();
 AllReduceAlgorithm algorithm_named(const std::string& name);
 
 /// What AUTO stands for, on every backend, at every size and number of ranks: it is the fastest on 2 cores
-/// (`lockstep bench all-reduce --algorithm ...`, docs/performance.md). On Gloo, TREE and REDUCE_BROADCAST are faster up to
+/// (`lockstep bench all-reduce --algorithm ...`, docs/performance/collectives.md). On Gloo, TREE and REDUCE_BROADCAST are faster up to
 /// 1 MiB where ranks share cores; but the group may have ranks in Python, which run Gloo's own.
 inline constexpr AllReduceAlgorithm kAutomatic = AllReduceAlgorithm::DIRECT;
 

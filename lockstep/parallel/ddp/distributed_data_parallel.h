@@ -176,7 +176,7 @@ class DistributedDataParallel {
                               std::move(name));
   }
 
-  /// After an exception that ended a step on some ranks only (docs/ddp.md says where that is seen): ends the passes of all
+  /// After an exception that ended a step on some ranks only (docs/ddp/failures.md says where that is seen): ends the passes of all
   /// wrapped modules whose forwards run in this thread, with the other ranks. The next forward does it too. Needed before
   /// other collectives with a communication hook, sparse gradients, more than 32 buckets or parameters on a GPU, and
   /// inside join(): there the other ranks' backward waits for it. Blocks until the other ranks are at the end of their
