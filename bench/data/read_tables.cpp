@@ -25,7 +25,7 @@ struct Settings {
 constexpr auto kFlags = std::to_array<lockstep::Flag<Settings>>({
     {.name = "TABLE",
      .member = &Settings::table,
-     .words = "With the columns text and label",
+     .words = "File with the columns text and label",
      .is_required = true,
      .is_place = true},
 });

@@ -118,7 +118,7 @@ struct Settings {
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
     {.name = "MODEL_DIR",
      .member = &Settings::model_dir,
-     .words = "Of the model that is trained",
+     .words = "Folder of the model that is trained",
      .is_required = true,
      .is_place = true},
     {.name = "TRAIN_CSV",

@@ -24,7 +24,7 @@ struct Settings {
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
     {.name = "DIRECTORY",
      .member = &Settings::folder,
-     .words = "Of the pictures",
+     .words = "Folder of the pictures",
      .is_required = true,
      .is_place = true},
     {.name = "BATCH",

@@ -210,6 +210,8 @@ class Words {
       if (row->takes_value()) {
         result_.push_back(word.substr(equals + 1));
       } else {
+        if (is_switch(row->target) && equals + 1 == word.size())
+          throw ValueError(fmt::format("{}: expected true or false", said_value(typed, "")));
         result_.back() += word.substr(equals);
       }
       return at;

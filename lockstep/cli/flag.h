@@ -41,7 +41,7 @@ struct FlagCheck {
   }
 };
 
-/// The types that a flag can set. A bool is set by the flag alone; a vector takes several words.
+/// The types that a flag can set. A bool is set by the flag alone or by a word of truth_in(); a vector takes several words.
 template <template <class...> class Of>
 using OfFlagTypes =
     Of<bool, int, int64_t, size_t, double, std::string, std::filesystem::path, std::optional<size_t>,

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -19,15 +22,15 @@ constexpr size_t kIndent = 27;
 /// Narrower terminals have the text below the flag.
 constexpr size_t kLeastForIndent = 70, kNarrowIndent = 6;
 
+/// Appends the words of `text` to a line that has `column` columns already; further lines begin at `indent`.
 void append_wrapped(std::string& out, std::string_view text, size_t columns, size_t indent, size_t column) {
-  const size_t start = column;
-  while (!text.empty()) {
+  for (bool is_first = true; !text.empty(); is_first = false) {
     const size_t end = text.find(' ');
     const std::string_view word = text.substr(0, end);
-    if (column > start && column + 1 + word.size() > columns) {
+    if (!is_first && column + 1 + word.size() > columns) {
       out += "\n" + std::string(indent, ' ');
       column = indent;
-    } else if (column > indent) {
+    } else if (!is_first) {
       out += ' ';
       ++column;
     }
@@ -38,25 +41,10 @@ void append_wrapped(std::string& out, std::string_view text, size_t columns, siz
   out += '\n';
 }
 
-/// A command of a shell, broken where it can be typed so.
-void append_command(std::string& out, std::string_view command, size_t columns, size_t indent) {
-  constexpr size_t kRoomForBackslash = 2;
-  size_t column = indent;
+/// Words of a command, quoted texts whole, and each flag with its value.
+std::vector<std::string> parts_of(std::string_view command) {
+  std::vector<std::string> parts = {""};
   char quote = '\0';
-  std::string word;
-  const auto append_word = [&] {
-    if (column > indent && column + 1 + word.size() + kRoomForBackslash > columns) {
-      out += " \\\n" + std::string(indent + 2, ' ');
-      column = indent + 2;
-    } else if (column > indent) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-    word.clear();
-  };
-  out += std::string(indent, ' ');
   for (const char c : command) {
     if (quote == '\0' && (c == '\'' || c == '"')) {
       quote = c;
@@ -64,12 +52,40 @@ void append_command(std::string& out, std::string_view command, size_t columns, 
       quote = '\0';
     }
     if (c == ' ' && quote == '\0') {
-      append_word();
+      parts.emplace_back();
     } else {
-      word += c;
+      parts.back() += c;
     }
   }
-  append_word();
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    const bool has_value = parts[i].starts_with('-') && parts[i].find_first_of(" =") == std::string::npos;
+    if (!has_value || parts[i + 1].starts_with('-')) continue;
+    parts[i] += " " + parts[i + 1];
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+  }
+  return parts;
+}
+
+/// A command of a shell, broken where it can be typed so.
+void append_command(std::string& out, std::string_view command, size_t columns, size_t indent) {
+  constexpr std::string_view kBreak = " \\\n";
+  constexpr size_t kRoomForBreak = 2;
+  const std::vector<std::string> parts = parts_of(command);
+  out += std::string(indent, ' ');
+  size_t column = indent;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t room = i + 1 == parts.size() ? 0 : kRoomForBreak;
+    if (i > 0 && column + 1 + parts[i].size() + room > columns) {
+      out += kBreak;
+      out += std::string(indent + 2, ' ');
+      column = indent + 2;
+    } else if (i > 0) {
+      out += ' ';
+      ++column;
+    }
+    out += parts[i];
+    column += parts[i].size();
+  }
   out += '\n';
 }
 

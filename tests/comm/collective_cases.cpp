@@ -367,7 +367,8 @@ TEST(Collectives, Layouts) {
     CHECK_TRUE(own.is_leaf());
     CHECK_EQUAL(own.detach(), average);
     const at::Tensor twice = input(world.rank(), {10}, at::kFloat).requires_grad_() * 1;
-    const auto& origin = twice.grad_fn();
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): the tensor's own may become another
+    const auto origin = twice.grad_fn();
     reduce(twice);
     CHECK_TRUE(twice.grad_fn() == origin);
     CHECK_EQUAL(twice.detach(), average);

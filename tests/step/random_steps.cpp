@@ -450,11 +450,11 @@ struct Settings {
   bool is_verbose = false;
 };
 
-constexpr auto kFlags = std::to_array<Flag<Settings>>({
+constexpr auto kFlags = std::to_array<lockstep::Flag<Settings>>({
     {.name = "steps",
      .member = &Settings::steps,
      .preset = "20",
-     .check = FlagCheck::at_least(1, "1 or more"),
+     .check = lockstep::FlagCheck::at_least(1, "1 or more"),
      .words = "Steps"},
     {.name = "seed", .member = &Settings::seed, .preset = "1", .words = "What is drawn follows from it"},
     {.name = "verbose", .member = &Settings::is_verbose, .words = "Each rank says what it does"},
@@ -464,8 +464,8 @@ constexpr auto kFlags = std::to_array<Flag<Settings>>({
 
 int main(int argc, char** argv) {
   return lockstep::run_main("random_steps", [&] {
-    const auto settings =
-        parse_table<Settings>("random_steps", "Steps with exceptions at random places", kFlags, argc, argv);
+    const auto settings = lockstep::parse_table<Settings>(
+        "random_steps", "Steps with exceptions at random places", kFlags, argc, argv);
     if (!settings) return 0;
     const World world = lockstep::init({.timeout = std::chrono::seconds(60)});
     Runner runner(world, settings->seed);
