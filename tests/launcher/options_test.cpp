@@ -7,6 +7,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/shell.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -92,7 +93,8 @@ TEST(OptionsTest, ErrorsQuoteTheWholeValue) {
 TEST(OptionsTest, RefusesWhatIsNoNumber) {
   const std::string expected = ": expected a number of at least 1, cpu, gpu or auto";
   for (const char* text : {"0", "-1", "2x", "", "two", "99999999999"}) {
-    EXPECT_EQ(error_of({"--nproc-per-node", text, "a"}), std::string("--nproc-per-node ") + text + expected);
+    EXPECT_EQ(error_of({"--nproc-per-node", text, "a"}),
+              std::string("--nproc-per-node ").append(quoted_if_empty(text)) + expected);
   }
   EXPECT_EQ(error_of({"--shutdown-timeout", "nan", "a"}),
             "--shutdown-timeout nan: expected a number of seconds, 0 or more");

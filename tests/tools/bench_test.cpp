@@ -59,7 +59,8 @@ TEST(StepsInTurn, ComparesNeighboringStepsWhateverDrifts) {
   // last.
   std::vector<double> steps;
   for (size_t step = 0; step < 43; ++step) {
-    steps.push_back(100.0 * static_cast<double>(step / 8) + (is_with(step, 2) ? 11 : 10));
+    const size_t unit = step / 8;
+    steps.push_back(100.0 * static_cast<double>(unit) + (is_with(step, 2) ? 11 : 10));
   }
   const Added cost = added_in_turn({steps, steps}, 2);
   EXPECT_EQ(cost.units, 10U);

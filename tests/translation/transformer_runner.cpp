@@ -87,7 +87,7 @@ void generate(const std::filesystem::path& directory, const std::filesystem::pat
 }
 
 int run(const std::vector<std::string>& words) {
-  const std::string mode = words.at(1);
+  const std::string& mode = words.at(1);
   if (mode == "train") {
     train(words.at(2), words.at(3), words.at(4), words.at(5));
   } else if (mode == "logits") {
