@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
 #include "lockstep/parallel/data_parallel/replicate.h"
+#include "tests/parallel/ddp_models.h"
 #include "tests/parallel/gradients.h"
 
 namespace lockstep {
@@ -77,7 +78,7 @@ TEST(DataParallelGradients, AModuleThatIsRegisteredTwiceNeedsAFactory) {
 }
 
 TEST(DataParallelGradients, AFactoryThatMakesOneModuleTwiceIsRefused) {
-  const torch::nn::Linear encoder(4, 4);
+  torch::nn::Linear encoder(4, 4);
   const auto refused = [](auto factory) {
     try {
       DataParallel parallel(factory, {.replicas = 2});
@@ -87,7 +88,7 @@ TEST(DataParallelGradients, AFactoryThatMakesOneModuleTwiceIsRefused) {
           << error.what();
     }
   };
-  refused([&]() -> torch::nn::Linear { return {encoder}; });
+  refused([&] { return encoder; });
   refused([&] { return torch::nn::Sequential(encoder, torch::nn::Linear(4, 2)); });
 }
 
