@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/places.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/cli/command_line.h"
@@ -43,36 +44,14 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "LAYERS",
-     .member = &Settings::layers,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Number of the model's layers",
-     .is_required = true,
-     .is_place = true},
-    {.name = "BATCH",
-     .member = &Settings::batch,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Texts in a step",
-     .is_required = true,
-     .is_place = true},
-    {.name = "LENGTH",
-     .member = &Settings::length,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Tokens in a text",
-     .is_required = true,
-     .is_place = true},
-    {.name = "STEPS",
-     .member = &Settings::steps,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Steps that are measured, after a first one",
-     .is_required = true,
-     .is_place = true},
-    {.name = "CHECKPOINTS",
-     .member = &Settings::checkpoints,
-     .check = FlagCheck::one_of("0 1"),
-     .words = "1: activations are computed again in backward",
-     .is_required = true,
-     .is_place = true},
+    lockstep::benchmarks::count<Settings>("LAYERS", &Settings::layers, "Number of the model's layers"),
+    lockstep::benchmarks::count<Settings>("BATCH", &Settings::batch, "Texts in a step"),
+    lockstep::benchmarks::count<Settings>("LENGTH", &Settings::length, "Tokens in a text"),
+    lockstep::benchmarks::count<Settings>("STEPS", &Settings::steps,
+                                          "Steps that are measured, after a first one"),
+    lockstep::benchmarks::place<Settings>("CHECKPOINTS", &Settings::checkpoints,
+                                          "1: activations are computed again in backward",
+                                          FlagCheck::one_of("0 1")),
 });
 
 int run(int argc, char** argv) {

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/places.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/main.h"
@@ -86,11 +87,8 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "FOLDER",
-     .member = &Settings::folder,
-     .words = "Folder that gets the checkpoints; it need not exist",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::place<Settings>("FOLDER", &Settings::folder,
+                                "Folder that gets the checkpoints; it need not exist"),
     {.name = "MEGABYTES",
      .member = &Settings::megabytes,
      .preset = "1300",

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <iostream>
 
+#include "bench/places.h"
 #include "lockstep/base/main.h"
 #include "lockstep/cli/command_line.h"
 #include "lockstep/zoo/tables/table_reader.h"
@@ -23,11 +24,7 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<lockstep::Flag<Settings>>({
-    {.name = "TABLE",
-     .member = &Settings::table,
-     .words = "File with the columns text and label",
-     .is_required = true,
-     .is_place = true},
+    lockstep::benchmarks::place<Settings>("TABLE", &Settings::table, "File with the columns text and label"),
 });
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "bench/measured_models.h"
+#include "bench/places.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
@@ -43,36 +44,14 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "MODEL",
-     .member = &Settings::model,
-     .check = FlagCheck::one_of("minilm resnet18"),
-     .words = "What is trained",
-     .is_required = true,
-     .is_place = true},
-    {.name = "STRATEGY",
-     .member = &Settings::strategy,
-     .check = FlagCheck::one_of("single dp ddp"),
-     .words = "Without a wrapper, with DataParallel or with DistributedDataParallel",
-     .is_required = true,
-     .is_place = true},
-    {.name = "REPLICAS",
-     .member = &Settings::replicas,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Replicas of DataParallel",
-     .is_required = true,
-     .is_place = true},
-    {.name = "BATCH",
-     .member = &Settings::batch,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Samples of a step of this process",
-     .is_required = true,
-     .is_place = true},
-    {.name = "STEPS",
-     .member = &Settings::steps,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Steps that are measured",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::place<Settings>("MODEL", &Settings::model, "What is trained",
+                                FlagCheck::one_of("minilm resnet18")),
+    benchmarks::place<Settings>("STRATEGY", &Settings::strategy,
+                                "Without a wrapper, with DataParallel or with DistributedDataParallel",
+                                FlagCheck::one_of("single dp ddp")),
+    benchmarks::count<Settings>("REPLICAS", &Settings::replicas, "Replicas of DataParallel"),
+    benchmarks::count<Settings>("BATCH", &Settings::batch, "Samples of a step of this process"),
+    benchmarks::count<Settings>("STEPS", &Settings::steps, "Steps that are measured"),
 });
 
 template <class Module, class Inputs>

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bench/measured_models.h"
+#include "bench/places.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
@@ -41,36 +42,13 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "MODEL",
-     .member = &Settings::model,
-     .check = FlagCheck::one_of("minilm resnet18"),
-     .words = "What is trained",
-     .is_required = true,
-     .is_place = true},
-    {.name = "LOGICAL_RANKS",
-     .member = &Settings::logical_ranks,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Number of logical ranks, over all processes",
-     .is_required = true,
-     .is_place = true},
-    {.name = "BATCH",
-     .member = &Settings::batch,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Samples of a logical rank",
-     .is_required = true,
-     .is_place = true},
-    {.name = "ROUNDS",
-     .member = &Settings::rounds,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Rounds that are measured",
-     .is_required = true,
-     .is_place = true},
-    {.name = "STEPS",
-     .member = &Settings::steps,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Steps of a round",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::place<Settings>("MODEL", &Settings::model, "What is trained",
+                                FlagCheck::one_of("minilm resnet18")),
+    benchmarks::count<Settings>("LOGICAL_RANKS", &Settings::logical_ranks,
+                                "Number of logical ranks, over all processes"),
+    benchmarks::count<Settings>("BATCH", &Settings::batch, "Samples of a logical rank"),
+    benchmarks::count<Settings>("ROUNDS", &Settings::rounds, "Rounds that are measured"),
+    benchmarks::count<Settings>("STEPS", &Settings::steps, "Steps of a round"),
 });
 
 /// Seconds of the slowest rank.

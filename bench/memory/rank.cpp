@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/places.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/cli/command_line.h"
@@ -88,12 +89,9 @@ void take_model(Settings& settings, const std::string& flag, const std::string& 
 }
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "WAY",
-     .member = &Settings::way,
-     .check = FlagCheck::one_of("ddp zero fused_zero fused_zero_shared"),
-     .words = "DistributedDataParallel with AdamW, or with a sharded optimizer",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::place<Settings>("WAY", &Settings::way,
+                                "DistributedDataParallel with AdamW, or with a sharded optimizer",
+                                FlagCheck::one_of("ddp zero fused_zero fused_zero_shared")),
     {.name = "MODEL",
      .target = taken_by<take_model, Settings>,
      .words = "bert-base, or LAYERSxWIDTH for linear layers",

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <functional>
 
+#include "bench/places.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/cli/command_line.h"
@@ -181,18 +182,9 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "MILLIONS_OF_PARAMETERS",
-     .member = &Settings::millions,
-     .check = FlagCheck::above(0),
-     .words = "Size of the model",
-     .is_required = true,
-     .is_place = true},
-    {.name = "ROUNDS",
-     .member = &Settings::rounds,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Rounds that are measured",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::place<Settings>("MILLIONS_OF_PARAMETERS", &Settings::millions, "Size of the model",
+                                FlagCheck::above(0)),
+    benchmarks::count<Settings>("ROUNDS", &Settings::rounds, "Rounds that are measured"),
 });
 
 int run(int argc, char** argv) {

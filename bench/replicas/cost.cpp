@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bench/measured_models.h"
+#include "bench/places.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
@@ -50,24 +51,10 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "BATCH",
-     .member = &Settings::batch,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Pictures of a step of this rank",
-     .is_required = true,
-     .is_place = true},
-    {.name = "ROUNDS",
-     .member = &Settings::rounds,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Rounds that are measured",
-     .is_required = true,
-     .is_place = true},
-    {.name = "STEPS",
-     .member = &Settings::steps,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Steps of a round, over which one comparison is spread",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::count<Settings>("BATCH", &Settings::batch, "Pictures of a step of this rank"),
+    benchmarks::count<Settings>("ROUNDS", &Settings::rounds, "Rounds that are measured"),
+    benchmarks::count<Settings>("STEPS", &Settings::steps,
+                                "Steps of a round, over which one comparison is spread"),
 });
 
 int run(int argc, char** argv) {

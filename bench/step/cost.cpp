@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "bench/measured_models.h"
+#include "bench/places.h"
 #include "bench/toy_step.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
@@ -163,24 +164,10 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "MODEL",
-     .member = &Settings::model,
-     .check = FlagCheck::one_of("toy resnet18"),
-     .words = "What is trained",
-     .is_required = true,
-     .is_place = true},
-    {.name = "ROUNDS",
-     .member = &Settings::rounds,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Rounds that are measured",
-     .is_required = true,
-     .is_place = true},
-    {.name = "STEPS",
-     .member = &Settings::steps,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Steps of a round",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::place<Settings>("MODEL", &Settings::model, "What is trained",
+                                FlagCheck::one_of("toy resnet18")),
+    benchmarks::count<Settings>("ROUNDS", &Settings::rounds, "Rounds that are measured"),
+    benchmarks::count<Settings>("STEPS", &Settings::steps, "Steps of a round"),
 });
 
 void run(const Settings& settings) {

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "bench/places.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/cli/command_line.h"
@@ -116,16 +117,8 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "MODEL_DIR",
-     .member = &Settings::model_dir,
-     .words = "Folder of the model that is trained",
-     .is_required = true,
-     .is_place = true},
-    {.name = "TRAIN_CSV",
-     .member = &Settings::train_file,
-     .words = "Texts and their labels",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::place<Settings>("MODEL_DIR", &Settings::model_dir, "Folder of the model that is trained"),
+    benchmarks::place<Settings>("TRAIN_CSV", &Settings::train_file, "Texts and their labels"),
     {.name = "ROUNDS",
      .member = &Settings::rounds,
      .preset = "10",

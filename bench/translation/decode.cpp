@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 
+#include "bench/places.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/safetensors.h"
@@ -24,35 +25,19 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "MODEL_DIR",
-     .member = &Settings::model_dir,
-     .words = "Folder of the model",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::place<Settings>("MODEL_DIR", &Settings::model_dir, "Folder of the model"),
     {.name = "SOURCES",
      .member = &Settings::sources,
      .value = "FILE",
      .words = "safetensors with source, int64 [sentences, longest]",
      .is_required = true,
      .is_place = true},
-    {.name = "BATCH_SIZE",
-     .member = &Settings::batch_size,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Sentences of a batch",
-     .is_required = true,
-     .is_place = true},
-    {.name = "MAX_NEW_TOKENS",
-     .member = &Settings::max_new_tokens,
-     .check = FlagCheck::at_least(0),
-     .words = "Most tokens of a translation; 0: 2 n + 10, of a source of n",
-     .is_required = true,
-     .is_place = true},
-    {.name = "USE_CACHE",
-     .member = &Settings::use_cache,
-     .check = FlagCheck::one_of("true false"),
-     .words = "Whether keys and values are kept",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::count<Settings>("BATCH_SIZE", &Settings::batch_size, "Sentences of a batch"),
+    benchmarks::place<Settings>("MAX_NEW_TOKENS", &Settings::max_new_tokens,
+                                "Most tokens of a translation; 0: 2 n + 10, of a source of n",
+                                FlagCheck::at_least(0)),
+    benchmarks::place<Settings>("USE_CACHE", &Settings::use_cache, "Whether keys and values are kept",
+                                FlagCheck::one_of("true false")),
     {.name = "OUTPUT",
      .member = &Settings::output,
      .value = "FILE",

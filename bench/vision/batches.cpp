@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string>
 
+#include "bench/places.h"
 #include "lockstep/base/main.h"
 #include "lockstep/cli/command_line.h"
 #include "lockstep/data/data_loader.h"
@@ -22,17 +23,8 @@ struct Settings {
 };
 
 constexpr auto kFlags = std::to_array<Flag<Settings>>({
-    {.name = "DIRECTORY",
-     .member = &Settings::folder,
-     .words = "Folder of the pictures",
-     .is_required = true,
-     .is_place = true},
-    {.name = "BATCH",
-     .member = &Settings::batch,
-     .check = FlagCheck::at_least(1, "1 or more"),
-     .words = "Pictures of a batch",
-     .is_required = true,
-     .is_place = true},
+    benchmarks::place<Settings>("DIRECTORY", &Settings::folder, "Folder of the pictures"),
+    benchmarks::count<Settings>("BATCH", &Settings::batch, "Pictures of a batch"),
 });
 
 }  // namespace

@@ -40,6 +40,7 @@ TARGETS = (
     "trainer_overhead",
     "translation_decode",
     "vision_batches",
+    "read_tables",
     "tracking_cost",
     "step_cost",
     "messages",
@@ -53,6 +54,22 @@ TARGETS = (
     "lockstep",
     "lockstep-bench-rank",
     "lockstep-bench-ddp-rank",
+    "lockstep-bench-optimizer-rank",
+)
+# Programs whose words stand by their places.
+PROGRAMS_WITH_PLACES = (
+    "activation_checkpoint_cost",
+    "checkpoint_cost",
+    "memory_rank",
+    "data_parallel_cost",
+    "logical_ranks_cost",
+    "replica_check_cost",
+    "trainer_overhead",
+    "translation_decode",
+    "vision_batches",
+    "read_tables",
+    "step_cost",
+    "recovery_cost",
     "lockstep-bench-optimizer-rank",
 )
 
@@ -330,6 +347,19 @@ class DocumentedCommands(unittest.TestCase):
         for command, how in COMMANDS.items():
             if isinstance(how, Run) and how.same_flags:
                 self.assertEqual(flags_of(command) - flags_of(how.command), set(), command)
+
+    def test_programs_answer_help_and_refuse_what_they_do_not_know(self):
+        """A word was once taken for a folder's name: `checkpoint_cost -h` wrote 1.3 GB."""
+        for name in PROGRAMS_WITH_PLACES:
+            for words, code in (["-h"], 0), (["--nosuch"], 2), ([], 2):
+                with self.subTest(name, words=words), tempfile.TemporaryDirectory() as empty:
+                    done = subprocess.run([BIN / name, *words], capture_output=True, text=True, timeout=60, cwd=empty, stdin=subprocess.DEVNULL)
+                    self.assertEqual(done.returncode, code, done.stderr)
+                    if code == 0:
+                        self.assertTrue(done.stdout.startswith(f"Usage: {name} "), done.stdout)
+                    else:
+                        self.assertTrue(done.stderr.startswith(f"{name}: error: "), done.stderr)
+                    self.assertEqual(os.listdir(empty), [])
 
     def test_other_tests_try_the_rest(self):
         for command, how in COMMANDS.items():
