@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -258,15 +259,22 @@ int show(bool as_json) {
   return 0;
 }
 
+struct EnvOptions {
+  bool json = false;
+};
+
+constexpr auto kEnvFlags =
+    std::to_array<Flag<EnvOptions>>({{.name = "json", .member = &EnvOptions::json, .words = "As JSON"}});
+
 }  // namespace
 
 void add_env(CommandLine app, Action& action) {
-  auto as_json = std::make_shared<bool>(false);
+  auto options = std::make_shared<EnvOptions>();
   auto command = app.add_subcommand(
       "env",
       "Shows what a rank sees and what a report of a bug needs (lockrun -np 2 lockstep env: of every rank)");
-  command.add_flag("--json", *as_json, "As JSON");
-  command.callback([as_json, &action] { action = [as_json] { return show(*as_json); }; });
+  command.add_table<EnvOptions>(kEnvFlags, *options);
+  command.callback([options, &action] { action = [options] { return show(options->json); }; });
 }
 
 }  // namespace lockstep::tools

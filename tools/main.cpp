@@ -1,4 +1,5 @@
 // `lockstep <subcommand>`: the tools around training.
+#include <array>
 #include <cstdio>
 #include <string_view>
 
@@ -7,10 +8,17 @@
 
 namespace {
 
+struct Options {
+  bool version = false;
+};
+
 /// For --help only: main() answers the flag, because a command line without a subcommand is an error.
+constexpr auto kFlags = std::to_array<lockstep::Flag<Options>>(
+    {{.name = "version", .member = &Options::version, .words = "Print the version and the commit"}});
+
 void add_version(lockstep::CommandLine program, lockstep::Action& /*action*/) {
-  static bool version = false;
-  program.add_flag("--version", version, "Print the version and the commit");
+  static Options options;
+  program.add_table<Options>(kFlags, options);
 }
 
 }  // namespace

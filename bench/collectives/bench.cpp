@@ -399,7 +399,10 @@ void add_bench(CommandLine app, Action& action) {
                       "lockstep bench all-reduce --nproc-per-node 4 --against gloo --plot bench.svg");
   std::string names;
   for (const auto& name : collective_names()) names += (names.empty() ? "" : ", ") + name;
-  command.add_option("collective", options->collective, fmt::format("One of {}", names));
+  const std::string words = fmt::format("One of {}", names);
+  const auto collective = std::to_array<Flag<Options>>(
+      {{.name = "collective", .member = &Options::collective, .words = words, .is_place = true}});
+  command.add_table<Options>(collective, *options);
   add_bench_ddp(command, action);
   add_bench_optimizer(command, action);
   add_bench_peer_lost(command, action);

@@ -27,9 +27,8 @@ struct CommandRow {
   std::string name;  ///< "--seed", or "RANKS" for what stands by its place
   FlagTarget target;
   std::string words, group, value, preset, letters, variable;
-  std::string choices;                       ///< of `check`, whose view of them is made when it is used
-  std::vector<std::string> shown_choices{};  ///< in --help; nobody here checks them
-  std::string expected;                      ///< the same
+  std::string choices;   ///< of `check`, whose view of them is made when it is used
+  std::string expected;  ///< the same
   FlagCheck check{};
   bool is_required = false, has_commas = false;
   bool is_hidden = false;            ///< not in --help, no suggestion
@@ -86,8 +85,7 @@ HelpEntry make_entry(const CommandRow& row) {
     entry.text = fmt::format("One of {}. {}", one_of(split_words(row.choices)), entry.text);
   if (row.is_place() || is_switch(row.target)) return entry;
   entry.value = row.value.empty() ? value_name(row.target) : row.value;
-  if (!is_list(row.target))
-    entry.choices = row.choices.empty() ? row.shown_choices : split_words(row.choices);
+  if (!is_list(row.target)) entry.choices = split_words(row.choices);
   if (entry.choices.empty()) entry.head += " " + entry.value;
   return entry;
 }
@@ -415,73 +413,6 @@ bool parse(Command& program, int argc, const char* const* argv) {
 
 }  // namespace
 
-CommandOption& CommandOption::required() {
-  row_->is_required = true;
-  return *this;
-}
-
-CommandOption& CommandOption::with_commas() {
-  row_->has_commas = true;
-  return *this;
-}
-
-CommandOption& CommandOption::in_range(int least, int most) {
-  return in_range(static_cast<double>(least), static_cast<double>(most));
-}
-
-CommandOption& CommandOption::in_range(double least, double most) {
-  row_->check = FlagCheck::between(least, most);
-  return *this;
-}
-
-CommandOption& CommandOption::one_of(const std::vector<std::string>& values) {
-  row_->choices.clear();
-  for (const std::string& value : values) row_->choices += (row_->choices.empty() ? "" : " ") + value;
-  return *this;
-}
-
-CommandOption& CommandOption::show_choices(const std::vector<std::string>& values) {
-  row_->shown_choices = values;
-  return *this;
-}
-
-CommandOption& CommandOption::positive() {
-  row_->check = FlagCheck::above(0);
-  row_->expected = row_->check.expected;
-  return *this;
-}
-
-CommandOption& CommandOption::not_negative() {
-  row_->check = FlagCheck::at_least(0);
-  row_->expected = row_->check.expected;
-  return *this;
-}
-
-CommandOption& CommandOption::type_name(const std::string& name) {
-  row_->value = name;
-  return *this;
-}
-
-CommandOption& CommandOption::with_default() {
-  row_->preset = describe_value(row_->target);
-  return *this;
-}
-
-CommandOption& CommandOption::default_text(const std::string& text) {
-  row_->preset = text;
-  return *this;
-}
-
-CommandOption& CommandOption::from_environment(const std::string& variable) {
-  row_->variable = variable;
-  return *this;
-}
-
-CommandOption& CommandOption::on_given(std::function<void()> given) {
-  row_->on_given = std::move(given);
-  return *this;
-}
-
 CommandLine CommandLine::add_subcommand(const std::string& name, const std::string& description) {
   return CommandLine(&command_->subcommands.emplace_back(Command{
       .name = name, .description = description, .path = command_->path + " " + name, .parent = command_}));
@@ -493,26 +424,7 @@ bool CommandLine::has_subcommand() const { return command_->chosen != nullptr; }
 
 void CommandLine::begin_group(const std::string& title) { command_->group = title; }
 
-CommandOption CommandLine::add(const std::string& name, FlagTarget target, const std::string& description) {
-  return CommandOption(&command_->rows.emplace_back(
-      CommandRow{.name = name, .target = std::move(target), .words = description, .group = command_->group}));
-}
-
-CommandOption CommandLine::add_option(const std::string& name, TakeText take,
-                                      const std::string& description) {
-  return add(name, FlagTarget(std::move(take)), description);
-}
-
-CommandOption CommandLine::add_option(const std::string& name, TakeNamedText take,
-                                      const std::string& description) {
-  return add(name, FlagTarget(std::move(take)), description);
-}
-
-void CommandLine::add_flag(const std::string& name, bool& value, const std::string& description) {
-  add(name, FlagTarget(&value), description);
-}
-
-void CommandLine::add_row(const Flag<None>& row, FlagTarget target) {
+void CommandLine::add_row(const Flag<None>& row, FlagTarget target, std::function<void()> on_given) {
   if (!row.preset.empty() && row.preset != kHeldValue) {
     const std::vector<std::string> preset = {std::string(row.preset)};
     set_flag(target, "", row.has_commas ? split_commas(preset) : preset, {});
@@ -532,14 +444,15 @@ void CommandLine::add_row(const Flag<None>& row, FlagTarget target) {
                             .expected = std::string(row.check.expected),
                             .check = row.check,
                             .is_required = row.is_required,
-                            .has_commas = row.has_commas});
+                            .has_commas = row.has_commas,
+                            .on_given = std::move(on_given)});
 }
 
 void CommandLine::add_other_name(const std::string& name, const std::string& flag) {
   const auto refuse = [flag](const std::string& typed, const std::string&) {
     throw ValueError(fmt::format("unknown flag {}; did you mean {}?", typed, flag));
   };
-  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeNamedText(refuse)});
+  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeText(refuse)});
   row.is_hidden = row.may_lack_value = true;
 }
 
@@ -549,7 +462,7 @@ void CommandLine::add_refused_flag(const std::string& name, const std::string& r
     throw ValueError(
         fmt::format("{} is not supported: {}", typed, with_flags_for_arguments(reason, *command)));
   };
-  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeNamedText(refuse)});
+  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeText(refuse)});
   row.is_hidden = row.may_lack_value = true;
 }
 

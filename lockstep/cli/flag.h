@@ -47,15 +47,13 @@ using OfFlagTypes =
     Of<bool, int, int64_t, size_t, double, std::string, std::filesystem::path, std::optional<size_t>,
        std::optional<int64_t>, std::optional<double>, std::vector<std::string>, std::vector<int>>;
 
-/// A function that takes a flag's text; it may throw ValueError.
-using TakeText = std::function<void(const std::string& text)>;
-/// A function that gets the flag too, as it was typed, for its errors.
-using TakeNamedText = std::function<void(const std::string& flag, const std::string& text)>;
+/// A function that takes a flag's text. It gets the flag too, as it was typed, for its errors; it may throw ValueError.
+using TakeText = std::function<void(const std::string& flag, const std::string& text)>;
 
 namespace detail {
 template <class... T>
 struct FlagPointers {
-  using type = std::variant<std::monostate, T*..., TakeText, TakeNamedText>;
+  using type = std::variant<std::monostate, T*..., TakeText>;
   template <class Values>
   using members = std::variant<std::monostate, T Values::*...>;
   template <class U>
@@ -83,6 +81,7 @@ struct Flag {
   std::string_view name;                    ///< "hang-timeout": without dashes, words joined by '-'
   FlagMember<Values> member{};              ///< what it sets; none: the program asks for its text
   FlagTarget (*target)(Values&) = nullptr;  ///< in place of a member: member_of(), taken_by()
+  void (*on_given)(Values&) = nullptr;      ///< called where it is given, after its value was taken
   std::string_view preset{};         ///< default as text; empty: what the member holds, and none is shown
   std::string_view default_words{};  ///< what --help shows as the default, where that is no value
   FlagCheck check{};                 ///< what is allowed
@@ -120,8 +119,7 @@ FlagTarget member_of(Values& values) {
 /// It gets the flag as it was typed, and may throw ValueError.
 template <auto kTake, class Values>
 FlagTarget taken_by(Values& values) {
-  return TakeNamedText(
-      [&values](const std::string& flag, const std::string& text) { kTake(values, flag, text); });
+  return TakeText([&values](const std::string& flag, const std::string& text) { kTake(values, flag, text); });
 }
 
 /// Where the value of `row` goes; `values` must live as long as the result.

@@ -155,8 +155,7 @@ void set_flag(const FlagTarget& target, std::string_view source, const std::vect
                             numbers.push_back(parse_number<int>(source, text));
                           *values = std::move(numbers);
                         },
-                        [&](const TakeText& take) { take(last); },
-                        [&](const TakeNamedText& take) { take(plain_name(source), last); }},
+                        [&](const TakeText& take) { take(plain_name(source), last); }},
              target);
 }
 
@@ -168,20 +167,20 @@ std::string describe_value(const FlagTarget& target) {
   };
   const auto of_optional = [](const auto& value) { return value ? plain(static_cast<double>(*value)) : ""; };
   return std::visit(
-      Overloaded{
-          [](std::monostate) { return std::string(); },
-          [](const bool* value) { return std::string(*value ? "true" : "false"); },
-          [](const int* value) { return std::to_string(*value); },
-          [](const int64_t* value) { return std::to_string(*value); },
-          [](const size_t* value) { return std::to_string(*value); },
-          [](const double* value) { return plain(*value); }, [](const std::string* value) { return *value; },
-          [](const std::filesystem::path* value) { return value->string(); },
-          [&](const std::optional<size_t>* value) { return std::string(of_optional(*value)); },
-          [&](const std::optional<int64_t>* value) { return std::string(of_optional(*value)); },
-          [&](const std::optional<double>* value) { return std::string(of_optional(*value)); },
-          [&](const std::vector<std::string>* values) { return joined(*values); },
-          [&](const std::vector<int>* values) { return joined(*values); },
-          [](const TakeText&) { return std::string(); }, [](const TakeNamedText&) { return std::string(); }},
+      Overloaded{[](std::monostate) { return std::string(); },
+                 [](const bool* value) { return std::string(*value ? "true" : "false"); },
+                 [](const int* value) { return std::to_string(*value); },
+                 [](const int64_t* value) { return std::to_string(*value); },
+                 [](const size_t* value) { return std::to_string(*value); },
+                 [](const double* value) { return plain(*value); },
+                 [](const std::string* value) { return *value; },
+                 [](const std::filesystem::path* value) { return value->string(); },
+                 [&](const std::optional<size_t>* value) { return std::string(of_optional(*value)); },
+                 [&](const std::optional<int64_t>* value) { return std::string(of_optional(*value)); },
+                 [&](const std::optional<double>* value) { return std::string(of_optional(*value)); },
+                 [&](const std::vector<std::string>* values) { return joined(*values); },
+                 [&](const std::vector<int>* values) { return joined(*values); },
+                 [](const TakeText&) { return std::string(); }},
       target);
 }
 
@@ -200,7 +199,6 @@ std::string_view value_name(const FlagTarget& target) {
                                [](const std::vector<std::string>*) { return "LIST"; },
                                [](const std::vector<int>*) { return "LIST"; },
                                [](const TakeText&) { return "TEXT"; },
-                               [](const TakeNamedText&) { return "TEXT"; },
                                [](std::monostate) { return "TEXT"; },
                                [](const auto*) { return "N"; }};
   return std::visit(name, target);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <span>
 #include <type_traits>
 
 #include "lockstep/base/error.h"
@@ -13,7 +14,6 @@
 namespace lockstep {
 namespace {
 
-/// --like-this
 std::string flag_of(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return "--" + name;
@@ -29,73 +29,84 @@ std::chrono::seconds parse_seconds(const std::string& flag, const std::string& t
   return std::chrono::seconds(seconds);
 }
 
-/// An option whose text `parse(flag, text)` turns into `value`; `flag` as it was typed.
-template <class T, class Parse>
-CommandOption add_parsed(CommandLine program, const ArgumentRow& row, T& value, Parse parse,
-                         const std::string& preset) {
-  CommandOption option = program.add_option(
-      flag_of(row.name),
-      [&value, parse](const std::string& typed, const std::string& text) { value = parse(typed, text); },
-      row.help);
-  if (row.preset_text == nullptr) option.default_text(preset);
-  return option;
+/// What takes the text of a flag whose field no row has a member for; `flag` as it was typed.
+void read(const std::string& flag, const std::string& text, IntervalStrategy& value) {
+  value = parse_interval_strategy(flag, text);
+}
+void read(const std::string& flag, const std::string& text, SaveStrategy& value) {
+  value = parse_save_strategy(flag, text);
+}
+void read(const std::string& flag, const std::string& text, TrainSamplingStrategy& value) {
+  value = parse_train_sampling_strategy(flag, text);
+}
+void read(const std::string& flag, const std::string& text, std::chrono::seconds& value) {
+  value = parse_seconds(flag, text);
+}
+void read(const std::string& flag, const std::string& text, std::optional<bool>& value) {
+  value = parse_bool(flag, text);
+}
+void read(const std::string& flag, const std::string& text, bool& value) { value = parse_bool(flag, text); }
+
+template <auto kField>
+void take(TrainingArguments& arguments, const std::string& flag, const std::string& text) {
+  read(flag, text, arguments.*kField);
 }
 
-CommandOption add_option(CommandLine program, const ArgumentRow& row, IntervalStrategy& value) {
-  return add_parsed(program, row, value, parse_interval_strategy, name_of(value));
+/// Such a value, as --help shows it.
+std::string shown(std::chrono::seconds value) { return std::to_string(value.count()); }
+std::string shown(std::optional<bool> value) { return value.value_or(false) ? "true" : "false"; }
+template <class Strategy>
+std::string shown(Strategy value) {
+  return name_of(value);
 }
 
-CommandOption add_option(CommandLine program, const ArgumentRow& row, SaveStrategy& value) {
-  return add_parsed(program, row, value, parse_save_strategy, name_of(value));
-}
+/// The names of the seeds, of which TrainingArguments::not_given tells; none for the other fields.
+template <auto kField>
+constexpr const char* kSeedName = nullptr;
+template <>
+constexpr const char* kSeedName<&TrainingArguments::seed> = "seed";
+template <>
+constexpr const char* kSeedName<&TrainingArguments::data_seed> = "data_seed";
 
-CommandOption add_option(CommandLine program, const ArgumentRow& row, TrainSamplingStrategy& value) {
-  return add_parsed(program, row, value, parse_train_sampling_strategy, name_of(value));
-}
-
-CommandOption add_option(CommandLine program, const ArgumentRow& row, std::chrono::seconds& value) {
-  return add_parsed(program, row, value, parse_seconds, std::to_string(value.count()));
-}
-
-CommandOption add_option(CommandLine program, const ArgumentRow& row, std::optional<bool>& value) {
-  return add_parsed(program, row, value, parse_bool, value && *value ? "true" : "false");
-}
-
-/// Adds the option of a number or a text.
-template <class T>
-CommandOption add_option(CommandLine program, const ArgumentRow& row, T& value) {
-  CommandOption option = program.add_option(flag_of(row.name), value, row.help);
-  if (row.preset_text == nullptr) option.with_default();
-  return option;
-}
-
-template <class T>
-CommandOption add(CommandLine program, const ArgumentRow& row, T& value) {
-  CommandOption option = add_option(program, row, value);
-  if (*row.word != '\0') option.type_name(row.word);
-  option.show_choices(row.choices);
-  if (row.preset_text != nullptr && *row.preset_text != '\0') option.default_text(row.preset_text);
-  return option;
-}
-
-/// An argument as above. A resume takes the checkpoint's seeds, unless their flags are given.
-template <class T>
-void add(CommandLine program, const ArgumentRow& row, T& value, TrainingArguments& arguments) {
-  CommandOption option = add(program, row, value);
-  const std::string name = row.name;
-  if (name != "seed" && name != "data_seed") return;
-  arguments.not_given.insert(name);
-  option.on_given([&arguments, name] { arguments.not_given.erase(name); });
-}
-
-/// What is off is turned on by the flag alone; what is on needs a word to turn it off.
-void add(CommandLine program, const ArgumentRow& row, bool& value, TrainingArguments& /*arguments*/) {
-  if (value) {
-    CommandOption option = add_parsed(program, row, value, parse_bool, "true");
-    option.type_name("BOOL").show_choices({"true", "false"});
+/// Adds the flag that sets a field. Its default is what the program has set before.
+template <auto kField>
+void add(CommandLine program, const ArgumentRow& row, TrainingArguments& arguments) {
+  auto& value = arguments.*kField;
+  using Value = std::remove_cvref_t<decltype(value)>;
+  constexpr bool kIsTruth = std::is_same_v<Value, bool> || std::is_same_v<Value, std::optional<bool>>;
+  Flag<TrainingArguments> flag{.name = row.flag, .value = row.word, .words = row.help};
+  std::string value_now;
+  if constexpr (FlagType<Value>) {
+    flag.member = kField;
+    flag.preset = kHeldValue;
   } else {
-    program.add_flag(flag_of(row.name), value, row.help);
+    flag.target = taken_by<take<kField>>;
+    value_now = shown(value);
   }
+  if constexpr (std::is_same_v<Value, bool>) {
+    // What is off is turned on by the flag alone; what is on needs a word to turn it off.
+    if (value) {
+      flag.target = taken_by<take<kField>>;
+      value_now = "true";
+    }
+  }
+  if (!kIsTruth) {
+    flag.check.choices = row.choices;
+  } else if (flag.target != nullptr) {
+    flag.value = "true|false";  // for which there are other words
+  }
+  if (row.preset_text != nullptr) {
+    flag.preset = {};
+    flag.default_words = row.preset_text;
+  } else {
+    flag.default_words = value_now;
+  }
+  // A resume takes the checkpoint's seeds, unless their flags are given.
+  if constexpr (kSeedName<kField> != nullptr) {
+    arguments.not_given.insert(kSeedName<kField>);
+    flag.on_given = [](TrainingArguments& given) { given.not_given.erase(kSeedName<kField>); };
+  }
+  program.add_table<TrainingArguments>(std::span(&flag, 1), arguments);
 }
 
 }  // namespace
@@ -104,7 +115,7 @@ void add_training_flags(CommandLine program, TrainingArguments& arguments) {
   const ArgumentRow* row = training_argument_rows().data();
 #define LOCKSTEP_ARGUMENT_GROUP(title) program.begin_group(title);
 #define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help) \
-  add(program, *row++, arguments.name, arguments);
+  add<&TrainingArguments::name>(program, *row++, arguments);
 #include "lockstep/trainer/training_arguments.inc"
   for (const auto& [other, name] : other_training_argument_names()) {
     program.add_other_name(flag_of(other), flag_of(name));

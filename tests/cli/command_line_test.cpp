@@ -20,7 +20,30 @@ struct Values {
   int ranks = 1;
   std::vector<std::string> files{};
   std::vector<int> sizes{};
+  bool ranks_are_given = false;
 };
+
+void refuse_day(Values& /*values*/, const std::string& flag, const std::string& text) {
+  throw ValueError(flag + " is " + text + "; it must be a day");
+}
+
+constexpr auto kValuesTable = std::to_array<Flag<Values>>({
+    {.name = "learning-rate", .member = &Values::learning_rate, .preset = kHeldValue, .words = "Step size"},
+    {.name = "ranks",
+     .member = &Values::ranks,
+     .on_given = [](Values& values) { values.ranks_are_given = true; },
+     .check = FlagCheck::between(1, 256),
+     .words = "Ranks"},
+    {.name = "bf16", .member = &Values::bf16, .words = "Half precision"},
+    {.name = "name",
+     .member = &Values::name,
+     .check = FlagCheck::one_of("a b"),
+     .words = "Name",
+     .variable = "LOCKSTEP_TEST_NAME"},
+    {.name = "day", .target = taken_by<refuse_day>, .words = "Day"},
+    {.name = "files", .member = &Values::files, .words = "Files"},
+    {.name = "sizes", .member = &Values::sizes, .words = "Sizes", .has_commas = true},
+});
 
 std::string message(const std::vector<const char*>& words, Values* values = nullptr) {
   Values own;
@@ -28,18 +51,7 @@ std::string message(const std::vector<const char*>& words, Values* values = null
   std::vector<const char*> argv = {"program"};
   argv.insert(argv.end(), words.begin(), words.end());
   const auto add = [&](CommandLine program) {
-    program.add_option("--learning-rate", into.learning_rate, "Step size").with_default();
-    program.add_option("--ranks", into.ranks, "Ranks").in_range(1, 256);
-    program.add_flag("--bf16", into.bf16, "Half precision");
-    program.add_option("--name", into.name, "Name").one_of({"a", "b"}).from_environment("LOCKSTEP_TEST_NAME");
-    program.add_option(
-        "--day",
-        [](const std::string& flag, const std::string& text) {
-          throw ValueError(flag + " is " + text + "; it must be a day");
-        },
-        "Day");
-    program.add_option("--files", into.files, "Files");
-    program.add_option("--sizes", into.sizes, "Sizes").with_commas();
+    program.add_table<Values>(kValuesTable, into);
     program.add_other_name("--fp16", "--bf16");
     program.add_other_name("--lr", "--learning-rate");
     program.add_refused_flag("--fast-math", "sums have one order");
@@ -335,8 +347,10 @@ TEST(CommandLine, ErrorsOfChecksNameFlagsAsTheyWereTyped) {
 TEST(CommandLine, ErrorsOfChecksNameTheVariable) {
   env::set("LOCKSTEP_TEST_NAME", "a");
   const auto add = [](CommandLine program) {
-    static std::string name;
-    program.add_option("--user-name", name, "Name").from_environment("LOCKSTEP_TEST_NAME");
+    static Values values;
+    static constexpr auto kTable = std::to_array<Flag<Values>>(
+        {{.name = "user-name", .member = &Values::name, .words = "Name", .variable = "LOCKSTEP_TEST_NAME"}});
+    program.add_table<Values>(kTable, values);
     program.callback([] { throw ValueError("--user-name a: is taken; user_name is a"); });
   };
   const char* const argv[] = {"program"};
@@ -360,18 +374,31 @@ TEST(CommandLine, LaterErrorsNameFlagsAsTheyWereTyped) {
   EXPECT_EQ(with_given_names("--save-steps 4: the disk is full"), "--save-steps 4: the disk is full");
 }
 
-TEST(CommandLine, ChoicesThatAFunctionChecksAreShown) {
-  const auto add = [](CommandLine program) {
-    program
-        .add_option(
-            "--when", [](const std::string&) {}, "When")
-        .type_name("WHEN")
-        .show_choices({"no", "steps"});
-  };
+TEST(CommandLine, AFlagThatAFunctionTakesHasChoices) {
+  static constexpr auto kTable = std::to_array<Flag<Nested>>({{.name = "when",
+                                                               .target = taken_by<read_day>,
+                                                               .check = FlagCheck::one_of("no steps"),
+                                                               .value = "WHEN",
+                                                               .words = "When"}});
   const char* const argv[] = {"program", "--help"};
   testing::internal::CaptureStdout();
-  EXPECT_FALSE(parse_command_line("program", "Does it", add, 2, argv));
+  EXPECT_FALSE(parse_table<Nested>("program", "Does it", kTable, 2, argv));
   EXPECT_NE(testing::internal::GetCapturedStdout().find("  --when no|steps  "), std::string::npos);
+  const char* const wrong[] = {"program", "--when", "yes"};
+  try {
+    parse_table<Nested>("program", "Does it", kTable, 3, wrong);
+    ADD_FAILURE();
+  } catch (const ValueError& error) {
+    EXPECT_STREQ(error.what(), "--when yes: expected no or steps");
+  }
+}
+
+TEST(CommandLine, ARowIsToldThatItIsGiven) {
+  Values values;
+  EXPECT_EQ(message({"--bf16"}, &values), "");
+  EXPECT_FALSE(values.ranks_are_given);
+  EXPECT_EQ(message({"--ranks", "1"}, &values), "");
+  EXPECT_TRUE(values.ranks_are_given);
 }
 
 TEST(Help, FollowsTheWindowsWidth) {

@@ -143,9 +143,9 @@ class BadInputTest(unittest.TestCase):
         self.check("--ddp-broadcast-buffers is perhaps; it must be true or false", ddp_broadcast_buffers="perhaps")
         self.check("--max-steps many: expected a whole number", max_steps="many")
         self.check(
-            "--lr-scheduler-type is square; it must be linear, cosine, cosine_with_restarts, .* or reduce_lr_on_plateau", lr_scheduler_type="square"
+            "--lr-scheduler-type square: expected linear, cosine, cosine_with_restarts, .* or reduce_lr_on_plateau", lr_scheduler_type="square"
         )
-        self.check("--train-sampling-strategy is shuffled; it must be random, sequential or group_by_length", train_sampling_strategy="shuffled")
+        self.check("--train-sampling-strategy shuffled: expected random, sequential or group_by_length", train_sampling_strategy="shuffled")
         self.check(
             "--lr-scheduler-type is step: the learning-rate schedule step needs a step_size of 1 or more; see --lr-scheduler-kwargs",
             lr_scheduler_type="step",
@@ -159,7 +159,7 @@ class BadInputTest(unittest.TestCase):
         self.check("--text-column and --text-pair-column are both text; give each its own", text_pair_column="text")
         self.check("--keep-labels keeps positive only", keep_labels="positive")
         self.check("--keep-labels and --label-names both name the labels", keep_labels="a,b", label_names="a,b")
-        self.check("--eval-strategy is sometimes; it must be no, steps or epoch", eval_strategy="sometimes")
+        self.check("--eval-strategy sometimes: expected no, steps or epoch", eval_strategy="sometimes")
         self.check("--do-predict and --test-file belong together", do_predict=True)
         self.check("nothing to do", train_file=None)
         self.check("no model: give --model-name-or-path", model_name_or_path=None)

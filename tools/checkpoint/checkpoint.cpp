@@ -180,6 +180,25 @@ struct CheckpointArguments {
   std::vector<std::string> directories;
 };
 
+constexpr auto kListFlags =
+    std::to_array<Flag<CheckpointArguments>>({{.name = "directory",
+                                               .member = &CheckpointArguments::directory,
+                                               .words = "A folder of checkpoints, or one checkpoint",
+                                               .is_required = true,
+                                               .is_place = true}});
+constexpr auto kVerifyFlags =
+    std::to_array<Flag<CheckpointArguments>>({{.name = "directory",
+                                               .member = &CheckpointArguments::directories,
+                                               .words = "Checkpoints, or folders of which all are verified",
+                                               .is_required = true,
+                                               .is_place = true}});
+constexpr auto kInspectFlags =
+    std::to_array<Flag<CheckpointArguments>>({{.name = "directory",
+                                               .member = &CheckpointArguments::directory,
+                                               .words = "A checkpoint, or a folder of checkpoints",
+                                               .is_required = true,
+                                               .is_place = true}});
+
 }  // namespace
 
 void add_checkpoint(CommandLine app, Action& action) {
@@ -191,25 +210,21 @@ void add_checkpoint(CommandLine app, Action& action) {
   auto list_command = command.add_subcommand(
       "list",
       "The checkpoints of a folder, the newest first; sizes are compared with the manifests, hashes are not");
-  list_command.add_option("directory", arguments->directory, "A folder of checkpoints, or one checkpoint")
-      .required();
+  list_command.add_table<CheckpointArguments>(kListFlags, *arguments);
   list_command.add_example("What a run has saved", "lockstep checkpoint list run");
   list_command.callback(
       [arguments, &action] { action = [arguments] { return list(arguments->directory); }; });
 
   auto verify_command = command.add_subcommand(
       "verify", "Reads every file and compares its hash with the manifest; exits with 1 where one differs");
-  verify_command
-      .add_option("directory", arguments->directories, "Checkpoints, or folders of which all are verified")
-      .required();
+  verify_command.add_table<CheckpointArguments>(kVerifyFlags, *arguments);
   verify_command.add_example("Before a copy is trusted", "lockstep checkpoint verify backup/checkpoint-500");
   verify_command.callback(
       [arguments, &action] { action = [arguments] { return verify(arguments->directories); }; });
 
   auto inspect_command = command.add_subcommand(
       "inspect", "Files, tensors and scalars of a checkpoint; of a folder, of the newest complete one");
-  inspect_command.add_option("directory", arguments->directory, "A checkpoint, or a folder of checkpoints")
-      .required();
+  inspect_command.add_table<CheckpointArguments>(kInspectFlags, *arguments);
   inspect_command.callback(
       [arguments, &action] { action = [arguments] { return inspect(arguments->directory); }; });
 

@@ -11,12 +11,18 @@ namespace {
 
 constexpr const char* SHOWN = nullptr;  // as the table calls it
 
+std::string replaced(std::string text, char old, char by) {
+  std::replace(text.begin(), text.end(), old, by);
+  return text;
+}
+
 std::vector<ArgumentRow> make_rows() {
   std::vector<ArgumentRow> rows;
   const char* group = nullptr;  // the table begins with one
 #define LOCKSTEP_ARGUMENT_GROUP(title) group = title;
-#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help) \
-  rows.push_back({#name, group, preset_text, describe_expected(expected), choices_in(expected), word, help});
+#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help)                 \
+  rows.push_back({#name, replaced(#name, '_', '-'), group, preset_text, describe_expected(expected), \
+                  choices_in(expected).empty() ? "" : replaced(expected, '|', ' '), word, help});
 #include "lockstep/trainer/training_arguments.inc"
   return rows;
 }
@@ -76,10 +82,8 @@ std::string nearest_training_argument(std::string_view name) {
   std::vector<std::string> words;
   for (const auto& row : training_argument_rows()) words.emplace_back(row.name);
   for (const auto& refused : kRefused) words.emplace_back(refused.name);
-  for (auto& word : words) std::replace(word.begin(), word.end(), '_', '-');  // as nearest_word wants them
-  std::string nearest = nearest_word(name, words);
-  std::replace(nearest.begin(), nearest.end(), '-', '_');
-  return nearest;
+  for (auto& word : words) word = replaced(word, '_', '-');  // as nearest_word wants them
+  return replaced(nearest_word(name, words), '-', '_');
 }
 
 }  // namespace lockstep

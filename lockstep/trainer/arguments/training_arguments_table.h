@@ -12,11 +12,12 @@ namespace lockstep {
 /// A field of TrainingArguments.
 struct ArgumentRow {
   const char* name;
-  const char* group;                 ///< heading in --help
-  const char* preset_text;           ///< the default in words; nullptr: as it is
-  std::string expected;              ///< what is allowed; empty: all of its type
-  std::vector<std::string> choices;  ///< the words that are allowed; empty: any
-  const char* word;                  ///< what --help calls the value; empty: by type
+  std::string flag;         ///< its name as a flag, without dashes before it: "save-steps"
+  const char* group;        ///< heading in --help
+  const char* preset_text;  ///< the default in words; nullptr: as it is
+  std::string expected;     ///< what is allowed; empty: all of its type
+  std::string choices;      ///< the words that are allowed, with spaces between; empty: any
+  const char* word;         ///< what --help calls the value; empty: by type
   const char* help;
 };
 
