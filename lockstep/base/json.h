@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-/// A value that says is_discarded() where `text` is not JSON; `error_byte` then becomes the number of the
-/// first byte that is wrong, from 1.
+/// A value that says is_discarded() where `text` is not JSON, or has more than 500 arrays and objects in each other (printing and
+/// comparing need a stack for them); `error_byte` then becomes the number of the first byte that is wrong, from 1.
 nlohmann::json parse_json(std::string_view text, size_t* error_byte = nullptr);
 
 struct DumpOptions {

@@ -164,13 +164,25 @@ TEST_F(BertTokenizerTest, TokenizerJsonHasItsOwnSettings) {
   EXPECT_EQ(t.vocab_size(), 6);
 }
 
+/// Nothing is left of an accent after normalizing, and no text has nothing.
+TEST_F(BertTokenizerTest, AnAddedTokenOfNothingIsInNoText) {
+  std::string json = replaced(kJson, "\"content\": \"<x>\"", "\"content\": \"\u0301\"");
+  json = replaced(json, "\"clean_text\": true", "\"clean_text\": false");
+  json = replaced(json, "\"strip_accents\": null", "\"strip_accents\": true");
+  json = replaced(json, "\"normalized\": false", "\"normalized\": true");
+  const auto t = text::BertTokenizer::from_file(directory.write("tokenizer.json", json));
+  EXPECT_EQ(t.encode(std::string_view("World\0World", 11)).input_ids.size(), 3u);
+}
+
 TEST_F(BertTokenizerTest, RefusesBadTokenizerJson) {
   EXPECT_HAS(json_error("{", "["), "is not JSON");
+  EXPECT_HAS(json_error("\"World\": 4", "\"World\": " + std::string(1000, '[')), "is not JSON");
   EXPECT_HAS(json_error("World", "W\xff"), "is not UTF-8");
   EXPECT_HAS(json_error("\"WordPiece\"", "\"BPE\""), "model is not a WordPiece");
   EXPECT_HAS(json_error("BertNormalizer", "Lowercase"), "normalizer is not a BertNormalizer");
   EXPECT_HAS(json_error("BertPreTokenizer", "Whitespace"), "pre_tokenizer is not a BertPreTokenizer");
   EXPECT_HAS(json_error("BertProcessing", "RobertaProcessing"), "post_processor is not a TemplateProcessing");
+  EXPECT_HAS(json_error("\"sep\": [\"[SEP]\", 3]", "\"sep\": []"), "post_processor.sep has no element 0");
   EXPECT_HAS(json_error("\"clean_text\": true", "\"clean_text\": 1"), "normalizer.clean_text is neither");
   EXPECT_HAS(json_error("\"model\"", "\"models\""), "has no \"model\"");
   EXPECT_HAS(json_error("\"World\": 4", "\"World\": -4"), "model.vocab.World is not a token's id");

@@ -99,7 +99,7 @@ TEST(WordLevel, RefusesFilesThatItDoesNotUnderstand) {
   directory.write("tokenizer.json", "{");
   EXPECT_TRUE(error_of([&] {
                 text::WordLevelTokenizer::from_file(path);
-              }).starts_with(path.string() + " is not JSON: "));
+              }).starts_with(path.string() + " is not JSON (byte 2)"));
 }
 
 }  // namespace

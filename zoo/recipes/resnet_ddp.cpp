@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,6 +15,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/comm/all_ranks.h"
@@ -51,8 +52,8 @@ std::string name_of(Stem stem) { return kStems.at(static_cast<size_t>(stem)); }
 
 /// The config.json in `directory`; not an object if there is none.
 nlohmann::json config_in(const fs::path& directory) {
-  std::ifstream file(directory / "config.json");
-  return file ? nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false) : nlohmann::json();
+  const fs::path file = directory / "config.json";
+  return fs::exists(file) ? parse_json(read_file(file)) : nlohmann::json();
 }
 
 /// The stem of a model whose first layer is 3x3: the weights do not tell its stride; the config.json beside them or in

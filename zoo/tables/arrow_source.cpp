@@ -18,6 +18,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 #include "lockstep/zoo/tables/arrow_rows.h"
 #include "lockstep/zoo/tables/table_source.h"
 
@@ -104,8 +105,7 @@ class ArrowSource : public TableSource {
   std::vector<std::string> class_names(const std::string& column) const override {
     const auto& metadata = schema_->metadata();
     if (!metadata) return {};
-    const auto json =
-        nlohmann::json::parse(metadata->Get("huggingface").ValueOr("null"), nullptr, false);  // of `datasets`
+    const auto json = parse_json(metadata->Get("huggingface").ValueOr("null"));  // of `datasets`
     if (!json.is_object() || !json.contains("info") || !json["info"].is_object()) return {};
     return find_class_names(json["info"].value("features", nlohmann::json()), column);
   }

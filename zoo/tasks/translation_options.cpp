@@ -15,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 #include "lockstep/zoo/tasks/flag_errors.h"
 
 namespace lockstep::tasks {
@@ -261,7 +262,7 @@ void TranslationOptions::add_translation_flags(RecipeFlags& flags) {
 }
 
 void TranslationOptions::read_config(const std::filesystem::path& path, TrainingArguments& args) {
-  const auto json = nlohmann::json::parse(read_file(path), nullptr, false);
+  const auto json = parse_json(read_file(path));
   if (!json.is_object()) throw FileError(fmt::format("{} is no JSON object", path.string()));
   std::string key;
   const auto refuse = [&](const std::string& expected) {

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::tasks {
 
@@ -46,7 +47,7 @@ TranslationTokenizers TranslationTokenizers::from_directory(const std::filesyste
         fmt::format("{} has no translation.json: it is no model of translate; another recipe has written it",
                     directory.string()));
   }
-  const auto json = nlohmann::json::parse(read_file(path), nullptr, false);
+  const auto json = parse_json(read_file(path));
   const auto language = [&](const char* field) {
     if (!json.is_object() || !json.contains(field) || !json[field].is_string())
       throw FileError(fmt::format("{}: {} must be the name of a language", path.string(), field));

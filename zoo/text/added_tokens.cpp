@@ -7,6 +7,7 @@
 namespace lockstep::text {
 
 void AddedTokenMatcher::add(std::string pattern, const AddedToken& token) {
+  if (pattern.empty()) return;  // nothing is left of it after normalizing: no text has it
   starts_[static_cast<unsigned char>(pattern[0])] = true;
   patterns_.push_back({std::move(pattern), token.id, token.lstrip, token.rstrip});
   std::stable_sort(patterns_.begin(), patterns_.end(),

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 #include "lockstep/zoo/text/utf8.h"
 
 namespace lockstep::text {
@@ -30,6 +31,7 @@ JsonField JsonField::operator[](const std::string& key) const {
 }
 
 JsonField JsonField::operator[](size_t index) const {
+  if (index >= size()) fail(fmt::format("has no element {}", index));
   return {path_, json_[index], fmt::format("{}[{}]", name_, index)};
 }
 
@@ -73,11 +75,11 @@ nlohmann::json parse_json_file(const std::filesystem::path& path) {
   const std::string content = read_file(path);
   if (find_invalid_utf8(content) != std::string::npos)
     throw FileError(fmt::format("{} is not UTF-8", path.string()));
-  try {
-    return nlohmann::json::parse(content);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw FileError(fmt::format("{} is not JSON: {}", path.string(), error.what()));
-  }
+  size_t error_byte = 0;
+  nlohmann::json json = parse_json(content, &error_byte);
+  if (json.is_discarded())
+    throw FileError(fmt::format("{} is not JSON (byte {})", path.string(), error_byte));
+  return json;
 }
 
 AddedToken read_added_token(const JsonField& field, int32_t id) {

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::models {
 namespace {
@@ -58,7 +59,7 @@ std::string TransformerConfig::to_json() const {
 }
 
 TransformerConfig TransformerConfig::from_file(const std::filesystem::path& path) {
-  const auto json = nlohmann::json::parse(read_file(path), nullptr, false);
+  const auto json = parse_json(read_file(path));
   if (!json.is_object()) throw FileError(fmt::format("{} is not a JSON object", path.string()));
   if (json.value("model_type", nlohmann::json()) != kModelType) {
     throw FileError(
