@@ -242,6 +242,9 @@ class PickleReader {
   }
 
   PickleValue& make(Kind kind) {
+    // A value takes 100 bytes of memory, and one byte of a file can make it. A state dict has about 25 values a tensor.
+    constexpr size_t kMost = size_t{1} << 22;
+    if (pickle_.values_.size() >= kMost) refuse(fmt::format("its pickle has more than {} values", kMost));
     PickleValue& value = pickle_.values_.emplace_back();
     value.kind = kind;
     stack_.push_back(&value);
@@ -319,9 +322,9 @@ class PickleReader {
     make(Kind::name).text = std::move(whole);
   }
   void storage() {
-    const auto id = pop(1)[0]->items;
+    const auto& id = pop(1)[0]->items;
     constexpr std::array<Kind, 5> kinds = {Kind::text, Kind::name, Kind::text, Kind::text, Kind::integer};
-    if (!have(id, kinds) || id[0]->text != "storage")
+    if (id.size() != kinds.size() || !have(id, kinds) || id[0]->text != "storage")
       damaged("a storage is described otherwise than by PyTorch");
     make(Kind::storage).items = id;
   }

@@ -188,6 +188,7 @@ class TorchFile(unittest.TestCase):
             (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", 'names "os.system"'),
             (b"\x80\x01}.", "has protocol 1, expected 2 to 5"),
             (b"\x80\x02\xff.", "has the opcode 0xff, at byte 2"),
+            (b"\x80\x02" + b"N" * (2**22 + 1) + b".", "has more than 4194304 values"),
         ):
             self.zip_of(pickled)
             self.refuses(r"\S+model.pth is refused: its pickle " + expected)
@@ -205,6 +206,11 @@ class TorchFile(unittest.TestCase):
             (b"\x80\x02\x85.", "the stack is empty"),
             (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n)R.", "a tensor is described otherwise"),
             (b"\x80\x02)Q.", "a storage is described otherwise"),
+            # One item too many.
+            (
+                b"\x80\x02(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\00X\3\0\0\0cpuK\1K\1tQ.",
+                "a storage is described otherwise",
+            ),
         ):
             self.zip_of(pickled)
             self.refuses(r"\S+model.pth is damaged: at byte \d+ of its pickle, .*(" + expected + ")")
