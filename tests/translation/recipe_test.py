@@ -226,6 +226,18 @@ class RecipeTest(unittest.TestCase):
         self.assertGreater(scores[0], 60)
         self.assertAlmostEqual(*scores, places=6)
 
+    def test_an_evaluation_before_the_first_step_of_a_resume_has_the_checkpoints_weights(self):
+        output = self.path / "end_of_epoch"
+        words = ("--per-device-train-batch-size", 24, "--dropout", 0, "--lr-scheduler-type", "constant", "--eval-strategy", "epoch")
+        words += ("--save-strategy", "steps", "--save-steps", 70)  # the last step of an epoch, before its evaluation
+        scores = []
+        for epochs, preload in ((7, ()), (8, ("--preload", "latest"))):
+            self.train(output, "--num-train-epochs", epochs, *words, *preload)
+            log = json.loads((output / "trainer_state.json").read_text())["log_history"]
+            scores.append([entry["eval_bleu"] for entry in log if entry["step"] == 70 and "eval_bleu" in entry][0])
+        self.assertGreater(scores[0], 20)
+        self.assertEqual(*scores)
+
     def test_mistakes_are_named(self):
         good = pairs(30, 1)
         folder = self.folder("bad", good)

@@ -85,6 +85,9 @@ class EpochReport : public TrainerCallback {
       : options_(options), data_(data), model_(std::move(model)), translator_(translator) {}
   std::string name() const override { return "EpochReport"; }
 
+  // The Trainer has tried one sample before it loaded the checkpoint.
+  void on_train_begin(CallbackContext& /*context*/) override { translator_.weights_changed(); }
+
   void on_step_end(CallbackContext& context) override {
     translator_.weights_changed();
     name_checkpoints(context);
