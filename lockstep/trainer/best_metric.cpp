@@ -11,8 +11,11 @@
 namespace lockstep {
 
 bool needs_best_metric(const TrainingArguments& arguments) {
-  return arguments.load_best_model_at_end || arguments.save_strategy == SaveStrategy::BEST ||
-         arguments.reduces_lr_on_plateau();
+  return keeps_best_model(arguments) || arguments.reduces_lr_on_plateau();
+}
+
+bool keeps_best_model(const TrainingArguments& arguments) {
+  return arguments.load_best_model_at_end || arguments.save_strategy == SaveStrategy::BEST;
 }
 
 void check_best_metric(const TrainingArguments& arguments,

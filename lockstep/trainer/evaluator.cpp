@@ -105,6 +105,16 @@ void Evaluator::add_batch(Loss loss, const std::vector<int64_t>& numbers, bool g
     }
   }
   if (!gathers) return;
+  const auto check_rows = [&](const char* what, const at::Tensor& rows) {
+    const auto samples = static_cast<int64_t>(numbers.size());
+    if (rows.dim() > 0 && rows.size(0) == samples) return;
+    throw ValueError(
+        fmt::format("compute_loss gave {} of the shape {} for {} samples; predict() and compute_metrics need "
+                    "[samples, ...]",
+                    what, c10::str(rows.sizes()), samples));
+  };
+  check_rows("outputs", loss.outputs);
+  if (loss.labels.defined()) check_rows("labels", loss.labels);
   share.outputs.push_back({.numbers = numbers, .rows = loss.outputs});
   if (loss.labels.defined()) share.labels.push_back({.numbers = numbers, .rows = loss.labels});
 }

@@ -332,6 +332,46 @@ TEST(Resume, AutoDoesNotBeginAnewBesideACheckpointThatItCannotRead) {
   EXPECT_TRUE(std::filesystem::exists(args.output_dir / "checkpoint-4"));
 }
 
+/// Saves after this step, too, as a signal that ends the training does.
+struct SaveAfter : TrainerCallback {
+  explicit SaveAfter(int64_t step) : step(step) {}
+  std::string name() const override { return "save_after"; }
+  void on_step_end(CallbackContext& context) override {
+    if (context.state.global_step == step) context.control.should_save = true;
+  }
+  int64_t step;
+};
+
+TEST(Resume, SaveStrategyBestKeepsTheBest) {
+  const SharedFolder folder;
+  auto args = scored_arguments(folder, "run");
+  args.load_best_model_at_end = false;
+  args.save_strategy = SaveStrategy::BEST;
+  args.save_total_limit = 1;
+  args.max_steps = 6;
+  const auto state = train_scored(args, {1, 0}, NormNet(), {std::make_shared<SaveAfter>(5)});
+  EXPECT_EQ(state.best_model_checkpoint, (args.output_dir / "checkpoint-2").string());
+  EXPECT_TRUE(std::filesystem::exists(args.output_dir / "checkpoint-2"));
+  EXPECT_TRUE(std::filesystem::exists(args.output_dir / "checkpoint-5"));
+}
+
+TEST(Resume, ABestModelOfARunThatSavedNoneIsNotTheBest) {
+  const SharedFolder folder;
+  auto args = scored_arguments(folder, "run");
+  args.load_best_model_at_end = false;
+  args.save_steps = 3;
+  args.max_steps = 3;
+  EXPECT_EQ(train_scored(args, {2}).best_global_step, 2);
+  world().barrier();
+  args.load_best_model_at_end = true;
+  args.resume_from_checkpoint = "auto";
+  args.save_steps = 1000;
+  args.max_steps = 6;
+  const auto state = train_scored(args, {1, 0});
+  EXPECT_EQ(state.best_global_step, 4);
+  EXPECT_EQ(state.best_model_checkpoint, (args.output_dir / "checkpoint-4").string());
+}
+
 TEST(Resume, TheBestModelIsFoundWhereTheFolderIsNow) {
   const SharedFolder folder;
   auto args = scored_arguments(folder, "here");

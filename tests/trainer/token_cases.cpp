@@ -175,6 +175,19 @@ TEST(Evaluation, PredictionsComeInOrderAndAreFilledUp) {
   }
 }
 
+TEST(Evaluation, OutputsHaveARowForEachSample) {
+  const SharedFolder folder;
+  Tagger model = make_tagger();
+  const Batch all = ragged_texts();
+  Trainer trainer(model, plain_arguments(folder), world(), {.compute_loss = [](auto& net, const Batch& b) {
+                    Loss loss = cross_entropy_sum(net(b["tokens"]), b["labels"]);
+                    loss.outputs = loss.outputs.flatten(0, 1);
+                    return loss;
+                  }});
+  check_throws<ValueError>([&] { trainer.predict(tensor_dataset(all)); },
+                           "samples; predict() and compute_metrics need [samples, ...]");
+}
+
 TEST(Evaluation, WithoutLabelsThereAreOutputsAlone) {
   const SharedFolder folder;
   Net net = make_net();

@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/checkpoint/parts.h"
+#include "lockstep/trainer/best_metric.h"
 #include "lockstep/trainer/checkpoints/changed_run.h"
 
 namespace lockstep {
@@ -43,18 +44,24 @@ void visit(Position& position, F f) {
 void find_best_again(TrainerState& state, std::filesystem::path from, const TrainingArguments& arguments,
                      bool speaks) {
   std::string& best = state.best_model_checkpoint;
-  if (best.empty()) return;
+  const auto forget = [&](const std::string& why) {
+    if (speaks) log::warning(why + "; another one will be the best");
+    state.best_metric.reset();
+    state.best_global_step.reset();
+    best.clear();
+  };
+  if (best.empty()) {
+    if (keeps_best_model(arguments) && state.best_metric)
+      forget("the checkpoint's run has not saved its best model so far");
+    return;
+  }
   if (!from.has_filename()) from = from.parent_path();  // "out/checkpoint-5/"
   const auto beside = from.parent_path() / std::filesystem::path(best).filename();
   if (std::filesystem::exists(beside / checkpoint::kManifestName)) {
     best = beside.string();
-  } else if (arguments.load_best_model_at_end &&
+  } else if (keeps_best_model(arguments) &&
              !std::filesystem::exists(std::filesystem::path(best) / checkpoint::kManifestName)) {
-    if (speaks)
-      log::warning(best + ", the best model so far, is no longer there; another one will be the best");
-    state.best_metric.reset();
-    state.best_global_step.reset();
-    best.clear();
+    forget(best + ", the best model so far, is no longer there");
   }
 }
 

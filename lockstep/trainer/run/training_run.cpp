@@ -23,6 +23,7 @@
 #include "lockstep/parallel/parameters.h"
 #include "lockstep/step/step.h"
 #include "lockstep/timeline/totals.h"
+#include "lockstep/trainer/best_metric.h"
 #include "lockstep/trainer/divergence.h"
 #include "lockstep/trainer/ema_scope.h"
 #include "lockstep/trainer/flow.h"
@@ -455,7 +456,7 @@ void TrainingRun::evaluate() {
   schedule_->evaluated(now_.evaluation);
   if (!is_best || !checkpoints_) return;
   state_.best_model_checkpoint.clear();
-  if (arguments_.save_strategy == SaveStrategy::BEST || arguments_.load_best_model_at_end) {
+  if (keeps_best_model(arguments_)) {
     now_.control.should_save = true;
     now_.last_saved_step = -1;  // what is there of this step does not know yet that it is the best
   }
@@ -473,12 +474,11 @@ void TrainingRun::save_checkpoint() {
   const std::string name = checkpoint::checkpoint_name(state_.global_step);
   if (state_.best_global_step == state_.global_step) {
     state_.best_model_checkpoint = (arguments_.output_dir / name).string();
-    if (arguments_.load_best_model_at_end || arguments_.save_strategy == SaveStrategy::BEST)
-      now_.best.begin_save(state_);
+    if (keeps_best_model(arguments_)) now_.best.begin_save(state_);
   }
   on_all_ranks(group_, [&] { add_files(checkpointed(), state_, now_.position, snapshot); });
   std::set<std::string> kept;
-  if (arguments_.load_best_model_at_end && !state_.best_model_checkpoint.empty()) {
+  if (keeps_best_model(arguments_) && !state_.best_model_checkpoint.empty()) {
     kept.insert(std::filesystem::path(state_.best_model_checkpoint).filename().string());
   }
   // A new process in the place of a rank begins with it.
