@@ -73,7 +73,7 @@ Agent::~Agent() {
   wire_.reset();
   // The others may still save their work; then they are told that another machine serves.
   const double others = options_.shutdown_timeout + kPassingOn;
-  search_.let_finish(news_.over ? 5 : left_ ? others : 0);
+  search_.let_finish(left_ && !news_.over ? others : news_.over || failure_reported_ ? 5 : 0);
 }
 
 bool Agent::greet(Signals& signals, double latest) {
@@ -301,7 +301,7 @@ void Agent::handle_signals(Signals& signals) {
     if (hosts_ != nullptr) hosts_->pass_on(*signal);
     if (*signal != SIGTSTP) continue;
     suspended();
-    ::raise(SIGSTOP);
+    signals.suspend();
     resumed();
     if (hosts_ != nullptr) hosts_->pass_on(SIGCONT);
   }

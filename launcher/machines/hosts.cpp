@@ -244,7 +244,7 @@ void Hosts::handle_signals(Signals& signals) {
   while (const auto signal = signals.receive()) {
     pass_on(*signal);
     if (*signal != SIGTSTP) continue;
-    ::raise(SIGSTOP);
+    signals.suspend();
     pass_on(SIGCONT);
   }
 }

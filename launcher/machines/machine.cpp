@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-
-#include <fmt/format.h>
+#include <string_view>
+#include <system_error>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
@@ -17,17 +17,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int count_gpus() {
-  if (const auto visible = env::get(env::kCudaVisibleDevices)) {
-    if (*visible == "-1" || *visible == "NoDevFiles") return 0;
+}  // namespace
+
+int count_gpus(const std::optional<std::string>& visible, const fs::path& devices) {
+  if (visible) {
+    if (visible->empty() || *visible == "-1" || *visible == "NoDevFiles") return 0;
     return 1 + static_cast<int>(std::count(visible->begin(), visible->end(), ','));
   }
+  // A container may have those of some numbers only.
+  constexpr std::string_view kName = "nvidia";
+  std::error_code error;
   int count = 0;
-  while (fs::exists(fmt::format("/dev/nvidia{}", count))) ++count;
+  for (const auto& entry : fs::directory_iterator(devices, error)) {
+    const std::string name = entry.path().filename();
+    const bool is_gpu = name.size() > kName.size() && name.starts_with(kName) &&
+                        name.find_first_not_of("0123456789", kName.size()) == name.npos;
+    count += is_gpu ? 1 : 0;
+  }
   return count;
 }
-
-}  // namespace
 
 Machine inspect_machine() {
   Machine machine;
@@ -35,7 +43,9 @@ Machine inspect_machine() {
   machine.names = {name, name.substr(0, name.find('.')), "localhost"};
   for (const std::string& address : job::local_addresses()) machine.names.push_back(address);
   machine.cores = usable_cores();
-  machine.gpus = count_gpus();
+  const bool has_list = env::is_set(env::kCudaVisibleDevices);
+  machine.gpus = count_gpus(
+      has_list ? std::optional(env::get(env::kCudaVisibleDevices).value_or("")) : std::nullopt, "/dev");
   return machine;
 }
 

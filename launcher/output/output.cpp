@@ -203,8 +203,22 @@ double Output::tick() {
   return waiting ? kPromptDelay : -1;
 }
 
-void Output::finish(int stop_fd) {
-  const auto drain = [&](Sink& sink) { sink.drain(stop_fd >= 0 ? -1 : kDrainSeconds, stop_fd); };
+void Output::finish() {
+  const double deadline = monotonic_seconds() + kDrainSeconds;
+  read_rest([&](Sink& sink) { sink.drain(std::max(0.0, deadline - monotonic_seconds()), -1); });
+}
+
+void Output::finish(int stop_fd, const std::function<bool()>& stops) {
+  bool is_stopped = false;
+  read_rest([&](Sink& sink) {
+    while (!is_stopped && sink.backlog() > 0) {
+      sink.drain(-1, stop_fd);
+      is_stopped = sink.backlog() > 0 && stops();
+    }
+  });
+}
+
+void Output::read_rest(const std::function<void(Sink&)>& drain) {
   for (const auto& stream : streams_) {
     while (stream->fd.valid() && read_some(*stream)) {
       if (stream->console->sink().backlog() >= kBacklogLimit) drain(stream->console->sink());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -40,9 +41,10 @@ class Output {
   void add_polls(PollSet& polls);
   /// Shows prompts that have waited; returns in how many seconds it wants to be called again, or -1.
   double tick();
-  /// To call when the workers are gone: reads what they left, and waits for slow readers until `stop_fd` can be
-  /// read; where there is none (-1), a little.
-  void finish(int stop_fd);
+  /// To call when the workers are gone: reads what they left, and waits a few seconds for slow readers.
+  void finish();
+  /// The same, but waits as long as it takes. `stops` is asked when `stop_fd` can be read, and reads it: true ends the wait.
+  void finish(int stop_fd, const std::function<bool()>& stops);
 
   /// A line of lockrun's own, on standard error.
   void message(std::string_view text);
@@ -81,6 +83,8 @@ class Output {
   void warn_of(LogFile& log);
   Console& err_console() { return shared_ ? out_console_ : err_console_; }
   bool read_some(Stream& stream);
+  /// What the workers left; `drain` waits for a slow reader.
+  void read_rest(const std::function<void(Sink&)>& drain);
   void warn_of_what_cannot_be_written();
 
   Sink out_, err_, nowhere_;

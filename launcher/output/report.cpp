@@ -50,8 +50,9 @@ std::string fate(const WorkerResult& worker, const WorkerResult& first) {
   if (how.starts_with("was ")) how.erase(0, 4);
   if (worker.by_passed_signal || asks_to_be_resumed(worker.wait_status)) return how;
   if (worker.told_to_end) return fmt::format("{} after lockrun's request to end", how);
-  return fmt::format("{} {:.3f} s later, probably as a consequence", how,
-                     worker.ended_after - first.ended_after);
+  const double later = worker.ended_after - first.ended_after;
+  if (later < 0) return fmt::format("{} {:.3f} s before, because it had lost that rank", how, -later);
+  return fmt::format("{} {:.3f} s later, probably as a consequence", how, later);
 }
 
 bool is_error_of(const WorkerResult& worker, std::initializer_list<std::string_view> types) {

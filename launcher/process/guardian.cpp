@@ -428,7 +428,9 @@ Guardian::Guardian(const GuardianPlan& plan)
 }
 
 Guardian::~Guardian() {
-  // Closing the socket makes a living guardian end everything; if it is dead its children are ours.
+  // The end of the socket makes a living guardian end everything; if it is dead its children are ours. Other processes that
+  // lockrun has forked may have the socket too.
+  ::shutdown(socket_.get(), SHUT_RDWR);
   socket_.reset();
   ::kill(pid_, gone_ ? SIGKILL : SIGCONT);  // it may hang, or somebody may have stopped it
   const double deadline = monotonic_seconds() + kKillTimeout;

@@ -54,7 +54,22 @@ Signals::Signals(const std::vector<int>& ending) {
 std::optional<int> Signals::receive() {
   signalfd_siginfo info{};
   if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
+  is_from_terminal_ = info.ssi_code == SI_KERNEL;
   return static_cast<int>(info.ssi_signo);
+}
+
+void Signals::suspend() {
+  if (!is_from_terminal_) {
+    ::raise(SIGSTOP);
+    return;
+  }
+  // The kernel ignores SIGTSTP where nobody could continue the process: under `ssh -t` without a shell, for example.
+  sigset_t stop;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTSTP);
+  ::sigprocmask(SIG_UNBLOCK, &stop, nullptr);
+  ::raise(SIGTSTP);
+  ::sigprocmask(SIG_BLOCK, &stop, nullptr);
 }
 
 std::string signal_name(int signal) {

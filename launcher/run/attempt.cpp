@@ -155,6 +155,31 @@ bool is_reported(const ErrorFile& error, const Job& job, const Output& output) {
   return local_rank < 0 || local_rank >= job.options.nproc_per_node || output.shows_errors_of(local_rank);
 }
 
+/// Takes the signals that come while slow readers read what the ranks have left. Is one of them to end the job? Then it is added to
+/// `ending`.
+bool are_asked_to_end(Signals& signals, const Options& options, std::vector<int>& ending) {
+  bool is_asked = false;
+  while (const auto signal = signals.receive()) {
+    const SignalAction action = action_of(*signal, options.signals, false, {});
+    if (action == SignalAction::suspend) signals.suspend();
+    if (action != SignalAction::end) continue;
+    is_asked = true;
+    ending.push_back(*signal);
+  }
+  return is_asked;
+}
+
+/// Without processes or descriptors for it the job goes on.
+void start(std::optional<PeerProbe>& probe, const std::vector<ProbeTarget>& targets, Agent& agent,
+           Output& output) {
+  try {
+    probe.emplace(targets);
+  } catch (const Error& error) {
+    output.message(fmt::format("lockrun: warning: cannot try which machines are reached: {}", error.what()));
+    agent.report_probed({});
+  }
+}
+
 /// `rank` has come back: an event for each that has, with it.
 void write(EventLog& events, const Replaced& rank, const std::vector<WorkerResult>& workers) {
   const auto first = static_cast<size_t>(rank.local_rank);
@@ -212,6 +237,7 @@ class Attempt {
                                     cgroup_.get(), output_, copies_, spares_.count());
     plan.guardian.may_replace = replacements_.wanted();
     Guardian guardian(plan.guardian);
+    const HelpersEnd helpers{*this};
     plan.outputs.clear();  // the workers have them now
     plan.inputs.clear();
     guardian_ = &guardian;
@@ -224,11 +250,24 @@ class Attempt {
                         .restarts = told.restart_count});
     while (!finished_) wait_and_handle();
     // The other machines of a job wait for this one, so there it is not for as long as it takes.
-    output_.finish(job_.agent == nullptr ? signals_.fd() : -1);
+    if (job_.agent == nullptr) {
+      output_.finish(signals_.fd(), [this] { return are_asked_to_end(signals_, job_.options, ending_signals_); });
+    } else {
+      output_.finish();
+    }
     return result();
   }
 
  private:
+  /// Before the guardian ends, and with it whatever still runs.
+  struct HelpersEnd {
+    ~HelpersEnd() {
+      attempt.hangs_.end_stacks();
+      attempt.probe_.reset();
+    }
+    Attempt& attempt;
+  };
+
   /// Seconds until something is to be done without an event, or a negative number.
   double next_deadline() {
     double wait = output_.tick();
@@ -254,7 +293,7 @@ class Attempt {
     polls.add(signals_.fd(), POLLIN, [this] { handle_signals(); });
     if (!store_started_) polls.add(job_.listener.fd.get(), POLLIN, [this] { start_store(); });
     if (job_.agent != nullptr) polls.add(job_.agent->fd(), POLLIN, [] {});  // handle_peers() reads
-    polls.add(hangs_.fd(), POLLIN, [this] { take_stacks(); });
+    polls.add(hangs_.fd(), POLLIN, [this] { finish_hang(); });
     polls.add(probe_ ? probe_->fd() : -1, POLLIN, [this] {
       if (!probe_->read_some()) return;
       job_.agent->report_probed(probe_->unreached());
@@ -286,6 +325,7 @@ class Attempt {
       start_missing(spares_, replacements_, *guardian_);
       const bool looked = hangs_.look(segment_, workers_.results(), output_);
       if (looked && job_.agent != nullptr) job_.agent->report_quiet(hangs_.quiet());
+      if (hangs_.has_told_all()) finish_hang();
       if (const std::string hang = hangs_.take_told(); looked && !hang.empty()) {
         job_.events->write({.event = "hang", .host = host_name(), .reason = hang});
       }
@@ -420,10 +460,10 @@ class Attempt {
     guardian_->send({Command::start_store, 0});
   }
 
-  void take_stacks() {
-    const bool ends = hangs_.take_stacks(output_);
+  void finish_hang() {
+    if (hangs_.fd() >= 0) hangs_.take_stacks(output_);
     warn_of_stops();
-    if (!ends || kill_at_ || workers_.running() == 0) return;
+    if (!hangs_.has_told_all() || kill_at_ || workers_.running() == 0) return;
     hung_ = hangs_.end_reason();
     if (hung_ == jobs_hang_) {
       job_.agent->report_failure(hung_, 1);
@@ -448,7 +488,7 @@ class Attempt {
       return;
     }
     if (hang) tell_of_hang(*hang);
-    if (const auto targets = job_.agent->take_probe()) probe_.emplace(*targets);
+    if (const auto targets = job_.agent->take_probe()) start(probe_, *targets, *job_.agent, output_);
     if (!reason) return;
     const double now = monotonic_seconds();
     const bool is_new = !end_.has_come();
@@ -597,7 +637,7 @@ class Attempt {
   }
 
   void handle_store(const Event& event) {
-    if (event.kind == Event::started) return;
+    if (event.kind != Event::exited && event.kind != Event::start_failed) return;
     fail(event.kind == Event::start_failed
              ? fmt::format("cannot start {}, which serves MASTER_PORT: {}", job_.store_path,
                            std::strerror(event.status))
@@ -691,7 +731,7 @@ class Attempt {
     suspending_ = true;
     guardian_->send({Command::signal_workers, SIGSTOP});
     if (job_.agent != nullptr) job_.agent->suspended();
-    ::raise(SIGSTOP);
+    signals_.suspend();
     suspending_ = false;
     resumed_at_ = monotonic_seconds();
     hangs_.forgive(resumed_at_);
@@ -716,7 +756,15 @@ class Attempt {
   }
 
   void kill_the_slow() {
-    kill_at_ = monotonic_seconds() + 3600;
+    constexpr double kKillSeconds = 30;
+    if (were_killed_) {  // one may wait for a device or a file server, where no signal reaches it
+      error_ = fmt::format("rank {} still runs {:g} s after it was killed, and is left behind",
+                           workers_.running_ranks(), kKillSeconds);
+      finished_ = true;
+      return;
+    }
+    were_killed_ = true;
+    kill_at_ = monotonic_seconds() + kKillSeconds;
     output_.message(fmt::format("lockrun: not ended within {:g} s, so killed: rank {}",
                                 job_.options.shutdown_timeout, workers_.running_ranks()));
     guardian_->send({Command::signal_workers, SIGKILL});
@@ -730,12 +778,17 @@ class Attempt {
 
   AttemptResult result() {
     look_for_replaced();  // of a process that has ended soon after it took another one's place
-    const auto first = first_failure(workers_.results());
+    std::vector<WorkerResult> workers = workers_.take_results();
+    for (size_t i = 0; i < workers.size(); ++i) {
+      if (workers[i].wait_status != 0)
+        workers[i].error_message = read_error_file(error_file(job_, static_cast<int>(i))).message;
+    }
+    const auto first = first_failure(workers);
     // A request that nobody was told of says nothing of ranks that have all ended well.
-    const bool all_well = std::all_of(workers_.results().begin(), workers_.results().end(),
+    const bool all_well = std::all_of(workers.begin(), workers.end(),
                                       [](const WorkerResult& worker) { return worker.wait_status == 0; });
     if (held_signal_ && (!all_well || told_at_ > 0)) interrupted_by_ = held_signal_;
-    AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hung_, error_};
+    AttemptResult result{std::move(workers), interrupted_by_, ended_by_peers_, hung_, error_};
     result.told = told_;
     if (!hung_.empty())
       result.told.insert(result.told.end(), {hung_, on_this_machine(hung_)});  // the warning
@@ -759,7 +812,6 @@ class Attempt {
     if (is_reported(error, job_, output_)) return result;
     culprit.stderr_tail = output_.stderr_tail(local_rank);
     culprit.stderr_shown = output_.shows_errors_of(local_rank);
-    culprit.error_message = error.message;
     if (!error.message.empty() && job_.options.logs.wanted())
       culprit.error_file = error_file(job_, local_rank);
     result.report = failure_report(result.workers, *first, host_name());
@@ -799,6 +851,7 @@ class Attempt {
   double resumed_at_ = 0;
   bool suspending_ = false;
   bool store_started_ = false;
+  bool were_killed_ = false;  ///< they were not ended in time
   bool finished_ = false;
   bool ended_by_peers_ = false;
   bool saves_for_peers_ = false;  ///< until another machine fails

@@ -92,7 +92,10 @@ class JobRun {
 
   int run() {
     for (const std::string& warning : options_.warnings) say(fmt::format("warning: {}", warning));
-    const std::string run_id = options_.rdzv_id.empty() ? random_id() : options_.rdzv_id;
+    // All machines of a job have one id.
+    const std::string run_id = !options_.rdzv_id.empty()  ? options_.rdzv_id
+                               : options_.nodes.several() ? std::string("none")
+                                                          : random_id();
     job::LaunchEnvironment environment;
     environment.local_world_size = environment.world_size = options_.nproc_per_node;
     environment.role = options_.role;
@@ -218,7 +221,7 @@ class JobRun {
         while (const auto signal = signals_.receive()) {
           const SignalAction action = action_of(*signal, options_.signals, false, {});
           if (action == SignalAction::end) ending = signal;
-          if (action == SignalAction::suspend) ::raise(SIGSTOP);
+          if (action == SignalAction::suspend) signals_.suspend();
         }
       });
       polls.wait(left);

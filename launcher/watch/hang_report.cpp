@@ -47,11 +47,16 @@ void HangReport::tell(const std::string& text, bool is_said_here, bool ends_here
         ranks[i].state == shm::RankState::attached && ranks[i].pid_namespace == shm::pid_namespace();
     targets.push_back({workers[i].rank, known ? ranks[i].pid : workers[i].pid});
   }
-  if (!stacks_) stacks_.emplace(targets);  // to end it early may leave a rank stopped
+  if (stacks_) return;  // to end it early may leave a rank stopped
+  try {
+    stacks_.emplace(targets);
+  } catch (const Error& error) {
+    output.message(fmt::format("lockrun: warning: cannot look where the ranks are: {}", error.what()));
+  }
 }
 
-bool HangReport::take_stacks(Output& output) {
-  if (!stacks_->read_some()) return false;
+void HangReport::take_stacks(Output& output) {
+  if (!stacks_->read_some()) return;
   const std::string text = stacks_->text();
   stacks_.reset();
   if (!stacks_path_.empty()) {
@@ -65,13 +70,12 @@ bool HangReport::take_stacks(Output& output) {
     }
     if (!trouble) {
       output.message(fmt::format("lockrun: where the ranks are was written to {}", stacks_path_));
-      return !end_reason_.empty();
+      return;
     }
     output.message(fmt::format("lockrun: warning: {}", *trouble));
   }
   output.message(
       fmt::format("lockrun: where the ranks are:\n{}", text.substr(0, text.find_last_not_of('\n') + 1)));
-  return !end_reason_.empty();
 }
 
 }  // namespace lockstep::launcher

@@ -39,9 +39,14 @@ class HangReport {
   /// The hang that was told since the last call, in words; else empty.
   std::string take_told() { return std::exchange(told_, ""); }
 
+  /// Whether the job is to end because of a hang, and the ranks' stacks are not being gathered.
+  bool has_told_all() const { return !end_reason_.empty() && !stacks_; }
+  /// Nobody wants the stacks any more.
+  void end_stacks() { stacks_.reset(); }
+
   int fd() const { return stacks_ ? stacks_->fd() : -1; }  ///< to poll for reading
-  /// Takes what fd() has; true when all has been told and the job is to end because of it.
-  bool take_stacks(Output& output);
+  /// Takes what fd() has, and prints it when that is all.
+  void take_stacks(Output& output);
   /// Which ranks hung and what they were doing, where --hang-action end ends the job because of it; else
   /// empty.
   const std::string& end_reason() const { return end_reason_; }

@@ -17,6 +17,8 @@ std::optional<std::string> get(const std::string& name) {
   return std::string(value);
 }
 
+bool is_set(const std::string& name) { return std::getenv(name.c_str()) != nullptr; }
+
 std::optional<int64_t> get_int(const std::string& name) {
   const auto text = get(name);
   if (!text) return std::nullopt;

@@ -10,6 +10,9 @@ namespace lockstep::env {
 /// Value of `name`, or nullopt when it is unset or empty.
 std::optional<std::string> get(const std::string& name);
 
+/// Whether `name` is set, though to nothing.
+bool is_set(const std::string& name);
+
 /// Whole number in `name`, or nullopt when unset. Throws ValueError naming the variable when it is no number.
 std::optional<int64_t> get_int(const std::string& name);
 

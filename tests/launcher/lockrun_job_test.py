@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -158,6 +159,15 @@ class OutputTest(LockrunTest):
         self.assertEqual(process.stdout.read().count("y\n"), 6000000)
         self.assertEqual(process.wait(TIMEOUT), 0)
 
+    def test_signals_for_the_ranks_lose_no_output_when_they_have_ended(self):
+        process = self.start("--nproc-per-node", 1, "--prefix", "off", "sh", "-c", "yes | head -n 300000; touch done")
+        self.wait_for_file("done")
+        for _ in range(3):
+            time.sleep(0.1)
+            process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.stdout.read().count("y\n"), 300000)
+        self.assertEqual(process.wait(TIMEOUT), 0)
+
 
 class ExitTest(LockrunTest):
     def test_success(self):
@@ -170,6 +180,18 @@ class ExitTest(LockrunTest):
         self.assertIn("[rank 1]: why\n", err)
         self.assertIn("  what it wrote to standard error stands above\n", err)
         self.assertIn("ranks 0 and 2: killed by SIGTERM after lockrun's request to end", err)
+
+    def test_the_rank_that_was_lost_is_blamed_though_it_ends_later(self):
+        script = """tell() { echo "{\\"message\\": {\\"message\\": \\"$1\\"}}" > $TORCHELASTIC_ERROR_FILE; }
+            if [ $RANK = 1 ]; then
+              trap 'tell "Error: the disk is full"; exit 74' TERM; touch ready; while true; do sleep 0.02; done
+            fi
+            while [ ! -e ready ]; do sleep 0.02; done; tell 'PeerLostError: rank 0 has lost rank 1'; exit 1"""
+        code, _, err = self.shell(2, script)
+        self.assertEqual(code, 74, err)
+        self.assertIn("rank 1 failed first: it ended with exit code 74", err)
+        self.assertIn("its error:\n    Error: the disk is full\n", err)
+        self.assertRegex(err, r"rank 0: ended with exit code 1 0\.\d+ s before, because it had lost that rank")
 
     def test_signals_give_128_plus_their_number(self):
         code, _, err = self.shell(2, "[ $RANK = 0 ] || kill -SEGV $$; sleep 60")

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import signal
 import socket
 import sys
@@ -57,6 +58,21 @@ class Proxy:
 
 
 class RoundsTest(AgentsTest):
+    def test_an_empty_id_is_one_for_all_machines(self):
+        # As of --rdzv-id=$JOB with no JOB.
+        jobs = [self.static(machine, "echo $TORCHELASTIC_RUN_ID", "--rdzv-id=") for machine in range(2)]
+        self.assertEqual([(code, out) for code, out, _ in self.finish(*jobs)], [(0, "none\n")] * 2)
+
+    def test_what_lockrun_fails_of_where_it_serves_is_told(self):
+        first = self.static(0, "true")
+        self.assertIn("waiting", first.stderr.readline())
+        # It has the descriptors that it needs to wait, and none for ranks.
+        resource.prlimit(first.pid, resource.RLIMIT_NOFILE, (3, 3))
+        second = self.static(1, "true")
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
+        self.assertRegex(err_b, rf"lockrun: on {socket.gethostname()}: .*Too many open files")
+
     def test_ranks_elsewhere_have_time_to_save_when_one_asks_to_be_resumed(self):
         (self.directory / "waits.py").write_text(
             "import pathlib, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\npathlib.Path('up').touch()\n"

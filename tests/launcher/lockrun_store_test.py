@@ -1,11 +1,14 @@
 """Unmodified scripts written for torchrun meet through MASTER_PORT."""
 
+import os
 import pathlib
+import signal
 import socket
 import sys
+import time
 import unittest
 
-from lockrun_support import LockrunTest
+from lockrun_support import TIMEOUT, LockrunTest, wait_until
 from ports import free_port
 
 SCRIPT = pathlib.Path(__file__).with_name("allreduce_script.py")
@@ -81,6 +84,29 @@ class StoreTest(LockrunTest):
         )
         code, out, err = self.run_lockrun("--nproc-per-node", 1, "--prefix", "off", "signaled.py", SCRIPT)
         self.assertEqual((code, out), (0, "rank 0 of 1 sum 1.0 attempt 0\n"), err)
+
+    def test_a_store_that_is_stopped_and_continued_goes_on(self):
+        # As a batch system suspends all processes of a job.
+        script = f"while [ ! -e go ]; do sleep 0.02; done; exec {sys.executable} {SCRIPT}"
+        process = self.start(
+            "--nproc-per-node", 1, "--prefix", "off", "sh", "-c", "touch port; echo $MASTER_PORT > port.new; mv port.new port;" + script
+        )
+        self.assertTrue(wait_until(lambda: (self.directory / "port").exists() and (self.directory / "port").read_text()))
+        socket.create_connection(("127.0.0.1", int((self.directory / "port").read_text()))).close()
+        store = wait_until(lambda: [pid for pid in self.processes() if self.name_of(pid) == "lockstep-store"])
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            os.kill(store[0], number)
+            time.sleep(0.2)
+        (self.directory / "go").touch()
+        out, err = process.communicate(timeout=TIMEOUT)
+        self.assertEqual((process.returncode, out), (0, "rank 0 of 1 sum 1.0 attempt 0\n"), err)
+
+    @staticmethod
+    def name_of(pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:  # it has ended
+            return ""
 
     def test_a_taken_port_is_named(self):
         with socket.socket() as taken:

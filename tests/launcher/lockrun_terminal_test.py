@@ -105,6 +105,17 @@ class TerminalTest(LockrunTest):
         self.type(b"\x03")
         self.end()
 
+    def test_control_z_without_a_shell_stops_nothing_for_good(self):
+        # As under `ssh -t` or `docker run -it`: nobody could type fg.
+        self.start_on_terminal("--nproc-per-node", 2, "sh", "-c", "echo ready; while [ ! -e go ]; do sleep 0.02; done; echo d''one")
+        self.read_until(b"ready")
+        self.type(b"\x1a")
+        self.read_until(b"^Z")
+        time.sleep(0.2)
+        (self.directory / "go").touch()
+        self.read_until(b"done")
+        self.assertEqual(self.end(), 0)
+
     def test_control_z_suspends_and_continues_the_ranks(self):
         # A shell with job control between the terminal and lockrun, so that the terminal has a job to suspend.
         self.environment["LOCKRUN"] = LOCKRUN

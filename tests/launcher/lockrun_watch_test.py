@@ -1,12 +1,13 @@
 """What lockrun notices while ranks run, and what it says in the end."""
 
 import os
+import resource
 import select
 import signal
 import sys
 import unittest
 
-from lockrun_support import TIMEOUT, LockrunTest
+from lockrun_support import TIMEOUT, LockrunTest, wait_until
 
 LATE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "late_rank")
 ALL_REDUCE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank")
@@ -53,6 +54,21 @@ class HangTest(LockrunTest):
         )
         self.assertIn("lockrun: where the ranks are:\nrank 0 (pid", err)
         self.assertRegex(err, r"  thread \d+ \(late_rank\): state S, in the kernel at \S+")
+
+    def test_without_descriptors_there_are_no_stacks_and_the_job_goes_on(self):
+        process = self.start("--nproc-per-node", 2, "--hang-timeout", "2", LATE_RANK, "600")
+        self.assertTrue(wait_until(lambda: len(self.processes()) >= 4))
+        # What lockrun has open stays open.
+        before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        err = ""
+        while "cannot look where the ranks are: " not in err:
+            self.assertTrue(line := process.stderr.readline(), err)
+            err += line
+        self.assertIn("no collective was started for", err)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
+        (self.directory / "go").touch()
+        err += process.communicate(timeout=TIMEOUT)[1]
+        self.assertEqual(process.returncode, 0, err)
 
     def test_a_rank_that_has_not_called_init_is_named(self):
         code, _, err = self.run_lockrun(
