@@ -208,7 +208,7 @@ class TorchFile(unittest.TestCase):
             (b"\x80\x02)Q.", "a storage is described otherwise"),
             # One item too many.
             (
-                b"\x80\x02(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\00X\3\0\0\0cpuK\1K\1tQ.",
+                b"\x80\x02(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0kX\3\0\0\0cpuK\1K\1tQ.",
                 "a storage is described otherwise",
             ),
         ):
