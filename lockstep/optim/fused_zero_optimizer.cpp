@@ -3,6 +3,7 @@
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -29,6 +30,16 @@ constexpr const char* kName = "FusedZeroRedundancyOptimizer";
 bool protects(const FusedZeroRedundancyOptimizerOptions& options) {
   return options.shared_parameters &&
          options.protect_parameters.value_or(debug_level() == DebugLevel::DETAIL);
+}
+
+/// Buckets are reduced among the wrapper's ranks: slices that are laid out for others would mix models.
+const ProcessGroup& choose_group(const DdpCore& ddp, const FusedZeroRedundancyOptimizerOptions& options) {
+  if (!options.process_group) return ddp.group();
+  const std::vector<int> ranks = options.process_group->global_ranks(), expected = ddp.group().global_ranks();
+  if (ranks == expected) return *options.process_group;
+  throw ValueError(fmt::format(
+      "{}: process_group has the ranks {}, but the DistributedDataParallel's group has {}; leave it out",
+      kName, fmt::join(ranks, ", "), fmt::join(expected, ", ")));
 }
 
 NameOfParameter names_in(const torch::nn::Module& module) {
@@ -66,11 +77,12 @@ std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module) {
   return trainable;
 }
 
-FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups& groups,
+FusedZeroCore::FusedZeroCore(const std::shared_ptr<DdpCore>& ddp, const ParamGroups& groups,
                              std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make,
                              const FusedZeroRedundancyOptimizerOptions& options)
-    : ShardedOptimizer(kName, options.process_group ? *options.process_group : default_world(),
-                       groups_once(kName, groups, names_in(module)), std::move(defaults), std::move(make)),
+    : ShardedOptimizer(kName, choose_group(*ddp, options),
+                       groups_once(kName, groups, names_in(ddp->module())), std::move(defaults),
+                       std::move(make)),
       shares_parameters_(options.shared_parameters),
       slices_(std::make_shared<GradientSlices>()) {
   if (!process_group().impl().traits().parts) {
@@ -79,6 +91,7 @@ FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups&
                     "ZeroRedundancyOptimizer works on any",
                     kName, process_group().backend_name()));
   }
+  const torch::nn::Module& module = ddp->module();
   for (const auto& item : module.named_parameters()) {
     names_.emplace(item.value().unsafeGetTensorImpl(), item.key());
   }

@@ -26,7 +26,7 @@ namespace lockstep {
 
 /// Holds the options of FusedZeroRedundancyOptimizer; they are the same on all ranks.
 struct FusedZeroRedundancyOptimizerOptions {
-  /// That of the DistributedDataParallel. Default: the group of all ranks that lockstep::init() made.
+  /// A group of the DistributedDataParallel's ranks (ValueError otherwise). Default: its own.
   std::optional<ProcessGroup> process_group{};
   /// All ranks use one copy of the parameters, in shared memory, which only step() may change.
   bool shared_parameters = false;
@@ -71,7 +71,7 @@ class FusedZeroCore : public ShardedOptimizer {
   void leave_join() override;
 
  protected:
-  FusedZeroCore(const torch::nn::Module& module, const ParamGroups& groups,
+  FusedZeroCore(const std::shared_ptr<DdpCore>& ddp, const ParamGroups& groups,
                 std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make,
                 const FusedZeroRedundancyOptimizerOptions& options);
   const std::shared_ptr<GradientSlices>& slices() const { return slices_; }
@@ -175,14 +175,15 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
 
  public:
   /// `groups`: all trainable parameters of the module, in groups with options of their own. `defaults`:
-  /// OptimizerT's options. Blocks. Throws ValueError for another backend than "lockstep"
-  /// and for a trained parameter of the module that is in no group.
+  /// OptimizerT's options. Blocks. Throws ValueError for another backend than "lockstep",
+  /// for a group of other ranks than the wrapper's and for a trained parameter of the module that is in no
+  /// parameter group.
   template <class M, std::derived_from<torch::optim::OptimizerOptions> Defaults>
   FusedZeroRedundancyOptimizer(DistributedDataParallel<M>& ddp,
                                const std::vector<torch::optim::OptimizerParamGroup>& groups,
                                const Defaults& defaults,
                                const FusedZeroRedundancyOptimizerOptions& options = {})
-      : FusedZeroCore(detail::module_of(ddp.module()), groups, std::make_unique<Defaults>(defaults),
+      : FusedZeroCore(ddp.core_, groups, std::make_unique<Defaults>(defaults),
                       detail::maker<OptimizerT>(defaults), options) {
     ddp.register_comm_hook(slices(), detail::reduce_own_slices, "reduce_own_slices");
     ddp.core_->call_before_gradients([slices = slices()] { detail::note_zeroed_gradients(*slices); });
@@ -202,7 +203,7 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
                FusedZeroRedundancyOptimizer,
                std::remove_cvref_t<Given>>) explicit FusedZeroRedundancyOptimizer(Given&& /*given*/,
                                                                                   Rest&&... /*rest*/)
-      : FusedZeroCore(torch::nn::Module(), {}, nullptr, nullptr, {}) {
+      : FusedZeroCore(nullptr, {}, nullptr, nullptr, {}) {
     static_assert(
         detail::kGivesWrapper<Given, Rest...> || std::is_same_v<OptimizerT, detail::NoOptimizer>,
         "FusedZeroRedundancyOptimizer takes the DistributedDataParallel and the optimizer's options: write "

@@ -324,6 +324,50 @@ TEST(FusedZero, WrongUseOfTheFusedOne) {
   check_throws<Error>([&] { toy_loss(ddp, 1, world().rank()).backward(); }, "call zero_grad() in between");
 }
 
+/// Rank 0 trains a model alone, the other ranks another one together.
+std::vector<std::vector<int>> first_and_others() {
+  std::vector<std::vector<int>> groups{{0}, {}};
+  for (int rank = 1; rank < world().size(); ++rank) groups[1].push_back(rank);
+  return groups;
+}
+
+TEST(FusedZero, WorksInTheGroupOfTheWrapper) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const ProcessGroup group = world().split_group(first_and_others());
+  const int data = world().rank() == 0 ? 0 : 50;
+  for (const bool shared : {false, true}) {
+    Wide model, plain_model;
+    DistributedDataParallel ddp(model, {.process_group = group}),
+        reference(plain_model, {.process_group = group});
+    FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, SGDOptions(0.1), {.shared_parameters = shared});
+    FusedSGD plain(plain_model->parameters(), SGDOptions(0.1));
+    CHECK_TRUE(fused.process_group().size() == group.size());
+    for (int step = 0; step < 3; ++step) {
+      fused.zero_grad();
+      plain.zero_grad();
+      toy_loss(ddp, data + step, group.rank()).backward();
+      toy_loss(reference, data + step, group.rank()).backward();
+      CHECK_TRUE(fused.clip_grad_norm_(kClips) == clip_grad_norm_(plain_model->parameters(), kClips));
+      fused.step();
+      plain.step();
+      check_equal(values_of(*model), values_of(*plain_model));
+    }
+    world().barrier();
+  }
+}
+
+TEST(FusedZero, AGroupOfOtherRanksThanTheWrappersIsRefused) {
+  ONLY_IF(world().backend_name() == "lockstep" && world().size() > 1);
+  const ProcessGroup group = world().split_group(first_and_others());
+  Wide model;
+  DistributedDataParallel ddp(model, {.process_group = group});
+  using Fused = FusedZeroRedundancyOptimizer<FusedSGD>;
+  check_throws<ValueError>([&] { Fused(ddp, SGDOptions(0.1), {.process_group = world()}); },
+                           "process_group has the ranks 0, 1");
+  const Fused fused(ddp, SGDOptions(0.1), {.process_group = group.duplicate()});
+  CHECK_TRUE(fused.process_group().global_ranks() == group.global_ranks());
+}
+
 /// Gradients are dropped or zeroed by the optimizer, through its base class, or by the module; before the
 /// forward or after it.
 TEST(FusedZero, AnyZeroGradWillDo) {
