@@ -1,9 +1,11 @@
 #include "lockstep/optim/gradient_slices.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/parts.h"
+#include "lockstep/parallel/hooks/default_hooks.h"
 
 namespace lockstep::detail {
 
@@ -18,11 +20,33 @@ void note_zeroed_gradients(GradientSlices& slices) {
   if (!holds_any) slices.take(SliceEvent::zeroed);
 }
 
+namespace {
+
+/// Averages parts of a bucket in place, with the bits of average_bucket().
+Future average_parts(const GradBucket& bucket, std::vector<TensorPart> parts) {
+  const ProcessGroup& group = bucket.process_group();
+  const at::Tensor& buffer = bucket.buffer();
+  const int divisor = bucket.divisor();
+  if (divisor == group.size())
+    return {reduce_parts_async(group, buffer, parts, {.op = ReduceOp::AVG}), buffer};
+  const at::Tensor wide = widen_for_sum(buffer);
+  const auto work = reduce_parts_async(group, wide, parts, {.op = ReduceOp::SUM});
+  return Future(work, wide).then([buffer, divisor, parts = std::move(parts)](const at::Tensor& sums) {
+    for (const TensorPart& part : parts) {
+      const at::Tensor average = sums.narrow(0, part.first, part.count).div_(divisor);
+      if (!sums.is_same(buffer)) buffer.narrow(0, part.first, part.count).copy_(average);
+    }
+    return buffer;
+  });
+}
+
+}  // namespace
+
 // Gradients lie one behind the other in the bucket, and so do a parameter's elements in its gradient, in the order of
 // its memory.
 Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bucket) {
   if (slices->state == SliceState::orphaned) {
-    return {bucket.process_group().all_reduce_async(bucket.buffer(), {.op = ReduceOp::AVG}), bucket.buffer()};
+    return average_bucket(bucket, bucket.buffer());
   }
   if (bucket.index() == 0) {
     if (refuses_pass(slices->state)) {
@@ -46,8 +70,7 @@ Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bu
     offset += parameter.numel();
   }
   if (bucket.is_last()) slices->take(SliceEvent::pass_ends);
-  return {reduce_parts_async(bucket.process_group(), bucket.buffer(), parts, {.op = ReduceOp::AVG}),
-          bucket.buffer()};
+  return average_parts(bucket, std::move(parts));
 }
 
 }  // namespace lockstep::detail

@@ -5,6 +5,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/fused_zero_optimizer.h"
+#include "lockstep/optim/sgd.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/join.h"
 #include "tests/optim/zero_cases.h"
@@ -110,6 +111,34 @@ TEST(Zero, FusedZeroUnderJoin) {
       FusedZeroRedundancyOptimizer<FusedAdamW> optimizer(
           ddp, adamw(), {.shared_parameters = shared, .protect_parameters = shared});
       trains_unevenly(model, ddp, optimizer, clips);
+    }
+  }
+}
+
+/// In half precision too, where a quotient of a sum would be rounded twice.
+TEST(Zero, FusedZeroUnderJoinDividesByTheRanksThatStillHaveInputs) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  using torch::optim::SGDOptions;
+  const int own = world().rank();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Wide model, plain_model;
+    model->to(dtype);
+    plain_model->to(dtype);
+    DistributedDataParallel ddp(model), reference(plain_model);
+    FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, SGDOptions(0.1));
+    FusedSGD plain(plain_model->parameters(), SGDOptions(0.1));
+    const auto train = [&](auto& wrapper, auto& optimizer) {
+      for (int step = 0; step < batches_of(own); ++step) {
+        optimizer.zero_grad();
+        at::mse_loss(wrapper(batch_input(step, own).to(dtype)).to(at::kFloat), batch_target(step, own))
+            .backward();
+        optimizer.step();
+      }
+    };
+    join({ddp, fused}, [&] { train(ddp, fused); }, {.divide_by_initial_world_size = false});
+    join({reference}, [&] { train(reference, plain); }, {.divide_by_initial_world_size = false});
+    for (size_t p = 0; p < model->parameters().size(); ++p) {
+      CHECK_EQUAL(model->parameters()[p], plain_model->parameters()[p]);
     }
   }
 }

@@ -16,6 +16,7 @@
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
+#include "lockstep/parallel/join.h"
 #include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {
@@ -94,6 +95,28 @@ TEST(MixedPrecision, MixedPrecisionAgainstLowCopies) {
         optimizer.step();
       }
     }
+  }
+}
+
+TEST(MixedPrecision, JoinDividesByTheRanksThatStillHaveInputs) {
+  const int own = world().rank();
+  for (const at::ScalarType reduce_dtype : {at::kBFloat16, at::kFloat}) {
+    Toy model;
+    DistributedDataParallel ddp(model, {.bucket_cap_mb = 0.0003,
+                                        .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16,
+                                                                          .reduce_dtype = reduce_dtype}});
+    const auto train = [&] {
+      for (int step = 0; step < (own == 0 ? 1 : 2); ++step) {
+        model->zero_grad();
+        auto gradients = low_gradients(model, [&](Toy& low, int rank) {
+          return low_loss([&](const at::Tensor& x) { return low(x.to(at::kBFloat16)); }, step, rank);
+        });
+        if (step == 1) gradients.erase(gradients.begin());  // rank 0 has joined
+        low_loss(ddp, step, own).backward();
+        check_gradients(*model, average_of(gradients), reduce_dtype == at::kFloat ? 1e-5 : 0.02);
+      }
+    };
+    join({ddp}, train, {.divide_by_initial_world_size = false});
   }
 }
 

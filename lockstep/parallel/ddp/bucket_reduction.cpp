@@ -55,7 +55,7 @@ void BucketReduction::start_ready(GradientBuckets& buckets, Pass& pass) {
     buckets.seal(left_);
     const at::Tensor& flat = buckets.buckets()[left_].flat;
     if (hook_) {
-      run_hook(pass, [&] { start_hook(buckets, left_); });
+      run_hook(pass, [&] { start_hook(buckets, left_, pass.divisor); });
     } else if (flat.numel() > 0) {
       start_average(flat, flights_[left_], pass);
     }
@@ -75,7 +75,7 @@ void BucketReduction::start_average(const at::Tensor& flat, Flight& flight, cons
       {.op = by_size ? ReduceOp::AVG : ReduceOp::SUM, .algorithm = algorithm_, .wire_dtype = wire_dtype_});
 }
 
-void BucketReduction::start_hook(const GradientBuckets& buckets, size_t index) {
+void BucketReduction::start_hook(const GradientBuckets& buckets, size_t index, int divisor) {
   const BucketPlan::Bucket& planned = buckets.plan().buckets[index];
   if (planned.parameters.empty()) return;
   const at::NoGradGuard no_grad;
@@ -94,7 +94,7 @@ void BucketReduction::start_hook(const GradientBuckets& buckets, size_t index) {
   flight.grad_bucket =
       std::make_unique<GradBucket>(group_, index, buckets.buckets().size(),
                                    flat.narrow(0, 0, static_cast<int64_t>(planned.bytes) / element),
-                                   std::move(offsets), std::move(parameters), std::move(names));
+                                   std::move(offsets), std::move(parameters), std::move(names), divisor);
   flight.future = std::make_unique<Future>(hook_(*flight.grad_bucket));
 }
 

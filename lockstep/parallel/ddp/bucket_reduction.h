@@ -56,7 +56,7 @@ class BucketReduction {
   };
 
   void start_average(const at::Tensor& flat, Flight& flight, const Pass& pass);
-  void start_hook(const GradientBuckets& buckets, size_t bucket);
+  void start_hook(const GradientBuckets& buckets, size_t bucket, int divisor);
   void wait_for_averages(const GradientBuckets& buckets, const Pass& pass);
   void wait_for_hooks(const GradientBuckets& buckets, const Pass& pass);
   static void take_result(const GradientBuckets::Bucket& bucket, size_t number, const at::Tensor& value);

@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/parallel/autograd_node.h"
+#include "lockstep/parallel/hooks/default_hooks.h"
 
 namespace lockstep::detail {
 namespace {
@@ -211,14 +212,13 @@ void verify_full_precision(const char* who, const std::vector<at::Tensor>& tenso
 }
 
 Future reduce_in(at::ScalarType dtype, std::optional<WireDtype> wire_dtype, GradBucket& bucket) {
-  const ProcessGroup& group = bucket.process_group();
   const at::Tensor& buffer = bucket.buffer();
   // Complex gradients, which have buckets of their own, stay as they are.
   if (buffer.scalar_type() == dtype || !buffer.is_floating_point())
-    return {group.all_reduce_async(buffer, {.op = ReduceOp::AVG, .wire_dtype = wire_dtype}), buffer};
-  const at::Tensor reduced = buffer.to(dtype);
-  return Future(group.all_reduce_async(reduced, {.op = ReduceOp::AVG, .wire_dtype = wire_dtype}), reduced)
-      .then([buffer](const at::Tensor& average) { return buffer.copy_(average); });
+    return average_bucket(bucket, buffer, wire_dtype);
+  return average_bucket(bucket, buffer.to(dtype), wire_dtype).then([buffer](const at::Tensor& average) {
+    return buffer.copy_(average);
+  });
 }
 
 }  // namespace lockstep::detail

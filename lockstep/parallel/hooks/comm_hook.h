@@ -60,17 +60,18 @@ class Future {
 class GradBucket {
  public:
   /// For the reducer. `buffer`: 1-d; gradient i, of `parameters[i]`, begins at element `offsets[i]`. The
-  /// names must live as long as the bucket.
+  /// names must live as long as the bucket. `divisor`: see divisor(); 0: the group's size.
   GradBucket(const ProcessGroup& group, size_t index, size_t bucket_count, at::Tensor buffer,
              std::vector<int64_t> offsets, std::vector<at::Tensor> parameters,
-             std::vector<std::string_view> names)
+             std::vector<std::string_view> names, int divisor = 0)
       : group_(group),
         index_(index),
         bucket_count_(bucket_count),
         buffer_(std::move(buffer)),
         offsets_(std::move(offsets)),
         parameters_(std::move(parameters)),
-        names_(std::move(names)) {}
+        names_(std::move(names)),
+        divisor_(divisor == 0 ? group.size() : divisor) {}
   GradBucket(const GradBucket&) = delete;
 
   /// The ranks of the DistributedDataParallel, in a group that nobody else uses: a hook's operations in it
@@ -91,6 +92,9 @@ class GradBucket {
   const std::vector<std::string_view>& parameter_names() const { return names_; }
   /// Where in buffer() the gradient of each begins, in elements.
   const std::vector<int64_t>& offsets() const { return offsets_; }
+  /// By what the sum of all ranks' gradients is to be divided: the size of process_group(), and under join()
+  /// with divide_by_initial_world_size false the number of ranks that still have inputs. The same on all ranks.
+  int divisor() const { return divisor_; }
   /// Another tensor of as many elements, of any dtype, in the place of buffer(): for hooks around hooks.
   void set_buffer(at::Tensor buffer);
 
@@ -101,6 +105,7 @@ class GradBucket {
   std::vector<int64_t> offsets_;
   std::vector<at::Tensor> parameters_;
   std::vector<std::string_view> names_;
+  int divisor_;
 };
 
 /// Called for each bucket once its gradients are complete, in the same order on all ranks, during backward.

@@ -41,6 +41,26 @@ Future bf16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& 
   return compress("bf16_compress_hook", at::kBFloat16, group, bucket);
 }
 
+at::Tensor detail::widen_for_sum(const at::Tensor& tensor) {
+  const at::ScalarType dtype = tensor.scalar_type();
+  return dtype == at::kBFloat16 || dtype == at::kHalf ? tensor.to(at::kFloat) : tensor;
+}
+
+Future detail::average_bucket(const GradBucket& bucket, const at::Tensor& tensor,
+                              std::optional<WireDtype> wire_dtype) {
+  const ProcessGroup& group = bucket.process_group();
+  const int divisor = bucket.divisor();
+  if (divisor == group.size()) {
+    return {group.all_reduce_async(tensor, {.op = ReduceOp::AVG, .wire_dtype = wire_dtype}), tensor};
+  }
+  const at::Tensor wide = widen_for_sum(tensor);
+  const auto work = group.all_reduce_async(wide, {.op = ReduceOp::SUM, .wire_dtype = wire_dtype});
+  return Future(work, wide).then([tensor, divisor](const at::Tensor& sum) -> Future {
+    sum.div_(divisor);
+    return sum.is_same(tensor) ? tensor : tensor.copy_(sum);
+  });
+}
+
 void detail::check_real(const char* hook, const GradBucket& bucket) {
   if (!bucket.buffer().is_complex()) return;
   throw ValueError(fmt::format("{} takes real gradients; bucket {} holds complex ones: use allreduce_hook",

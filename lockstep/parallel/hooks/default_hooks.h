@@ -25,6 +25,13 @@ Future fp16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& 
 Future bf16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
 
 namespace detail {
+/// Averages `tensor`, all of the bucket's gradients in whatever dtype, in place: divides by bucket.divisor(), and
+/// rounds once, as without a hook.
+Future average_bucket(const GradBucket& bucket, const at::Tensor& tensor,
+                      std::optional<WireDtype> wire_dtype = std::nullopt);
+/// What a sum that is still to be divided is added up in: `tensor`, or a copy of one in half precision, whose quotient
+/// would be rounded twice.
+at::Tensor widen_for_sum(const at::Tensor& tensor);
 /// Throws ValueError naming `hook` for complex gradients, whose imaginary parts it would lose.
 void check_real(const char* hook, const GradBucket& bucket);
 Future compress_around(at::ScalarType dtype, GradBucket& bucket, const std::function<Future()>& hook);
