@@ -57,6 +57,12 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
   const timeline::Span span("FusedAdamW", timeline::Kind::optimizer);
   detail::keep_once("FusedAdamW", param_groups_);  // what was put into param_groups() since
   detail::refuse_sparse_gradients("FusedAdamW", *this);
+  detail::check_shapes("FusedAdamW", *this, [](const detail::ParamState& state, const auto& check) {
+    const auto& adamw = static_cast<const AdamWParamState&>(state);
+    check("exp_avg", adamw.exp_avg());
+    check("exp_avg_sq", adamw.exp_avg_sq());
+    check("max_exp_avg_sq", adamw.max_exp_avg_sq());
+  });
   for (auto& group : param_groups_) {
     const auto& options = static_cast<const AdamWOptions&>(group.options());
     std::map<int64_t, Batch> batches;

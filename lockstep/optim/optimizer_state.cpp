@@ -147,6 +147,21 @@ at::Tensor in_layout_of(const at::Tensor& parameter, const at::Tensor& tensor) {
 
 }  // namespace
 
+void refuse_shape(const std::string& who, const char* what, const at::Tensor& tensor,
+                  const at::Tensor& parameter) {
+  throw ValueError(fmt::format("{}: {} of a parameter of shape [{}] has the shape [{}]", who, what,
+                               fmt::join(parameter.sizes(), ", "), fmt::join(tensor.sizes(), ", ")));
+}
+
+void check_state_shape(const std::string& who, const ParamState& state, const at::Tensor& parameter) {
+  const auto check = [&](const char* name, auto& value) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+      if (value.defined() && value.sizes() != parameter.sizes()) refuse_shape(who, name, value, parameter);
+    }
+  };
+  visit_state(const_cast<ParamState&>(state), check);  // which only reads
+}
+
 std::unique_ptr<ParamState> slice_of_state(const ParamState& whole, const at::Tensor& parameter,
                                            ElementRange range) {
   std::unique_ptr<ParamState> slice = whole.clone();
@@ -445,6 +460,13 @@ void load_in_place_of_state(torch::optim::Optimizer& optimizer, torch::serialize
       groups[g].params() = listed_as((*repeats)[g], once[g]);
     }
     load();
+    for (const auto& group : once) {
+      for (const at::Tensor& parameter : group) {
+        const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+        if (found == optimizer.state().end() || !found->second) continue;
+        check_state_shape("the saved optimizer does not fit", *found->second, parameter);
+      }
+    }
   } catch (...) {
     put_tensors_back();
     set_options(groups, std::move(options));

@@ -26,6 +26,11 @@ std::unique_ptr<ParamState> slice_of_state(const ParamState& whole, const at::Te
 void merge_state(std::unique_ptr<ParamState>& whole, const ParamState& part, const at::Tensor& parameter,
                  ElementRange range);
 
+/// Throws ValueError, which begins with `who`: `tensor`, which is what `what` says, has another shape than `parameter`.
+[[noreturn]] void refuse_shape(const std::string& who, const char* what, const at::Tensor& tensor,
+                               const at::Tensor& parameter);
+/// Does so if a tensor of `state`, which is that of `parameter`, has another shape.
+void check_state_shape(const std::string& who, const ParamState& state, const at::Tensor& parameter);
 /// Throws ValueError, which begins with `who`, if a parameter's entry in the state is null: LibTorch's load()
 /// leaves that of a tensor that is listed twice.
 void check_state_is_there(const std::string& who, const torch::optim::Optimizer& optimizer);
@@ -36,8 +41,8 @@ void read_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes
 void read_optimizer(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive);
 /// Calls `load`, which is LibTorch's load() of `archive` into `optimizer`, and works around two faults of it:
 /// it leaves state in place that the archive lacks, and it loses the state of a tensor that is listed twice.
-/// Archive and optimizer may list tied tensors differently often. If it throws, the optimizer is as it was
-/// before.
+/// Archive and optimizer may list tied tensors differently often. Throws ValueError for the state of a parameter
+/// of another shape. If it throws, the optimizer is as it was before.
 void load_in_place_of_state(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive,
                             const std::function<void()>& load);
 

@@ -52,6 +52,9 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
   const timeline::Span span("FusedSGD", timeline::Kind::optimizer);
   detail::keep_once("FusedSGD", param_groups_);  // what was put into param_groups() since
   detail::refuse_sparse_gradients("FusedSGD", *this);
+  detail::check_shapes("FusedSGD", *this, [](const detail::ParamState& state, const auto& check) {
+    check("momentum_buffer", static_cast<const SGDParamState&>(state).momentum_buffer());
+  });
   for (auto& group : param_groups_) {
     const auto& options = static_cast<const SGDOptions&>(group.options());
     // A parameter's first momentum is its gradient: the kernel wants to know which those are.

@@ -25,11 +25,13 @@ class FusedSGD : public torch::optim::SGD {
   void add_param_group(const torch::optim::OptimizerParamGroup& param_group);
 
   /// One step; with a closure, evaluates it first with gradients enabled and returns its loss. Throws
-  /// ValueError for a sparse gradient, and for a tensor that was put into two groups meanwhile.
+  /// ValueError for a sparse gradient, for a gradient or a state of another shape than its parameter's, and for a
+  /// tensor that was put into two groups meanwhile.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
   /// For torch::load(): the options and the state of the archive, which FusedSGD or torch::optim::SGD has
-  /// saved, and nothing of the state from before. Throws ValueError for other groups.
+  /// saved, and nothing of the state from before. Throws ValueError for other groups and for
+  /// parameters of other shapes; then nothing has changed.
   void load(torch::serialize::InputArchive& archive) override;
 };
 

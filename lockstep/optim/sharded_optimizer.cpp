@@ -149,6 +149,14 @@ void ShardedOptimizer::load_state_dict(const Optimizer& plain) {
     throw ValueError(fmt::format("{}: the loaded state is that of another class of optimizer", name_));
   }
   detail::check_state_is_there(fmt::format("{}: the loaded state", name_), plain);
+  for (size_t g = 0; g < theirs.size(); ++g) {
+    for (size_t p = 0; p < their_parameters[g].size(); ++p) {
+      const auto found = plain.state().find(their_parameters[g][p].unsafeGetTensorImpl());
+      if (found == plain.state().end()) continue;
+      check_state_shape(fmt::format("{}: the loaded state", name_), *found->second,
+                        param_groups_[g].params()[p]);
+    }
+  }
   copy_options(theirs, param_groups_);
   sync_options();
   local_->state().clear();

@@ -87,7 +87,7 @@ class ShardedOptimizer : public torch::optim::Optimizer, public detail::JoinMemb
   void consolidate_state_dict(int to = 0);
   /// Takes the options, and of the state this rank's part, from an optimizer over the same parameters in the
   /// same groups, such as another rank's state_dict() or a plain optimizer that was loaded from a file. Not
-  /// collective. Throws ValueError when the groups differ.
+  /// collective. Throws ValueError when the groups or the shapes differ.
   void load_state_dict(const torch::optim::Optimizer& plain);
   /// optimizer_state_dict() and load_optimizer_state_dict() (optimizer_state.h) of this rank's part; `parts`:
   /// those of all ranks that have saved, however many, or a plain optimizer's state. Not collective.

@@ -3,6 +3,8 @@
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/serialize.h>
@@ -322,6 +324,24 @@ TEST(FusedZero, WrongUseOfTheFusedOne) {
   toy_loss(ddp, 0, world().rank()).backward();
   fused.step();
   check_throws<Error>([&] { toy_loss(ddp, 1, world().rank()).backward(); }, "call zero_grad() in between");
+}
+
+/// A slice of it would be some other elements.
+TEST(FusedZero, AStateOfAnotherShapeIsRefused) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  Wide model;
+  DistributedDataParallel ddp(model);
+  const auto options = SGDOptions(0.1).momentum(0.9);
+  FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, options);
+  std::vector<at::Tensor> others;
+  for (const at::Tensor& parameter : model->parameters())
+    others.push_back(parameter.detach().clone().requires_grad_());
+  others[0] = at::ones({131, 10}).requires_grad_();
+  FusedSGD plain(others, options);
+  for (const at::Tensor& parameter : others) parameter.mutable_grad() = at::ones_like(parameter);
+  plain.step();
+  check_throws<ValueError>([&] { fused.load_state_dict(plain); },
+                           "momentum_buffer of a parameter of shape [130, 10] has the shape [131, 10]");
 }
 
 /// Rank 0 trains a model alone, the other ranks another one together.

@@ -394,6 +394,42 @@ TEST(ExponentialMovingAverage, FollowsParametersThatGetOtherMemory) {
   EXPECT_TRUE(at::allclose(module->weight, other->weight + 1));
 }
 
+/// An embedding that has grown since: the kernels would read beyond the end of its state.
+template <class Optimizer>
+void check_state_of_another_shape(const auto& options) {
+  const auto expect_error = [](const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << "no error";
+    } catch (const ValueError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("of a parameter of shape [7, 3] has the shape [4, 3]"), std::string::npos) << text;
+    }
+  };
+  const at::Tensor before = at::ones({4, 3}).requires_grad_(), after = at::ones({7, 3}).requires_grad_();
+  before.mutable_grad() = at::ones({4, 3});
+  after.mutable_grad() = at::ones({7, 3});
+  Optimizer saved({before}, options), grown({after}, options);
+  saved.step();
+  std::stringstream stream;
+  torch::save(saved, stream);
+  expect_error([&] { torch::load(grown, stream); });
+  EXPECT_TRUE(grown.state().empty());
+  // However the state gets there.
+  grown.state()[after.unsafeGetTensorImpl()] = saved.state().at(before.unsafeGetTensorImpl())->clone();
+  expect_error([&] { grown.step(); });
+  grown.state().clear();
+  after.mutable_grad() = before.grad();
+  expect_error([&] { grown.step(); });
+  EXPECT_TRUE(grown.state().empty());
+  EXPECT_TRUE(at::equal(after, at::ones({7, 3})));
+}
+
+TEST(FusedOptimizers, AStateOfAnotherShapeIsRefused) {
+  check_state_of_another_shape<FusedAdamW>(torch::optim::AdamWOptions(0.1).amsgrad(true));
+  check_state_of_another_shape<FusedSGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
 TEST(FusedOptimizers, ARefusedGradientLeavesNoStateBehind) {
   const auto check = [](auto make) {
     const at::Tensor a = at::ones({3}).requires_grad_(), b = at::ones({3}).requires_grad_();

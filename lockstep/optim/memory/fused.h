@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/optim/optimizer_state.h"
 
 namespace lockstep::detail {
 
@@ -19,6 +20,25 @@ inline void refuse_sparse_gradients(const char* name, const torch::optim::Optimi
     for (const at::Tensor& parameter : group.params()) {
       if (parameter.grad().defined() && parameter.grad().is_sparse())
         throw ValueError(std::string(name) + " does not take sparse gradients");
+    }
+  }
+}
+
+/// The fused kernels walk raw memory, as far as the parameter's reaches. Throws ValueError, before anything has changed,
+/// for a gradient or a state of another shape. `visit(state, check)` calls check(name, tensor) for each tensor of one
+/// parameter's state.
+template <class Visit>
+void check_shapes(const char* name, const torch::optim::Optimizer& optimizer, const Visit& visit) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      const auto check = [&](const char* what, const at::Tensor& tensor) {
+        if (tensor.defined() && tensor.sizes() != parameter.sizes())
+          refuse_shape(name, what, tensor, parameter);
+      };
+      check("the gradient", parameter.grad());
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found != optimizer.state().end() && found->second) visit(*found->second, check);
     }
   }
 }
