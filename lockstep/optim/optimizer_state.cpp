@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -16,6 +17,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <sstream>
 #include <tuple>
 #include <type_traits>
@@ -249,6 +251,66 @@ void set_options(std::vector<torch::optim::OptimizerParamGroup>& groups, GroupOp
   for (size_t g = 0; g < groups.size(); ++g) groups[g].set_options(std::move(options[g]));
 }
 
+namespace {
+
+/// Between commas; 1 for a dimension of one element, whose stride says nothing.
+std::string describe_strides(const at::Tensor& parameter) {
+  std::string text;
+  for (int64_t d = 0; d < parameter.dim(); ++d) {
+    text += fmt::format("{}{}", d == 0 ? "" : ",", parameter.size(d) > 1 ? parameter.stride(d) : 1);
+  }
+  return text;
+}
+
+/// A tensor of the parameter's shape without memory, and with the strides of describe_strides(). Undefined: they are
+/// those of another shape.
+at::Tensor lay_out(const at::Tensor& parameter, const std::string& strides) {
+  std::vector<int64_t> numbers;
+  const char* begin = strides.data();
+  const char* const end = begin + strides.size();
+  while (begin != end) {
+    const auto [next, error] = std::from_chars(begin, end, numbers.emplace_back());
+    if (error != std::errc() || numbers.back() < 1 || numbers.back() > parameter.numel()) return {};
+    begin = next == end ? end : next + 1;
+  }
+  if (static_cast<int64_t>(numbers.size()) != parameter.dim()) return {};
+  const at::Tensor laid_out =
+      at::empty_strided(parameter.sizes(), numbers, parameter.options().device(at::kMeta));
+  return laid_out.is_non_overlapping_and_dense() ? laid_out : at::Tensor();
+}
+
+bool has_same_order(const at::Tensor& a, const at::Tensor& b) {
+  return describe_strides(a) == describe_strides(b);
+}
+
+/// How the parameter lay in memory when parts of it were saved: a tensor without memory, dense.
+at::Tensor find_saved_layout(const std::string& prefix, const at::Tensor& parameter,
+                             const std::vector<StateDict>& parts) {
+  const at::Tensor now = at::empty_like(parameter, parameter.options().device(at::kMeta));
+  at::Tensor found;
+  for (const StateDict& part : parts) {
+    if (!part.scalars.contains(prefix + "begin")) continue;
+    const std::string name = prefix + "strides";
+    const at::Tensor layout =
+        part.scalars.contains(name)
+            ? lay_out(parameter, part.get<std::string>("load_optimizer_state_dict", name))
+            : now;
+    if (!layout.defined()) {
+      throw ValueError(
+          fmt::format("the saved optimizer's {} is that of a parameter of another shape than this one's [{}]",
+                      name, fmt::join(parameter.sizes(), ", ")));
+    }
+    if (found.defined() && !has_same_order(found, layout)) {
+      throw ValueError(
+          fmt::format("the saved optimizer's {} differs between the ranks that have saved", name));
+    }
+    found = layout;
+  }
+  return found.defined() ? found : now;
+}
+
+}  // namespace
+
 void save_pieces(const torch::optim::Optimizer& optimizer, const std::vector<StatePiece>& pieces,
                  StateDict& to) {
   for (const StatePiece& piece : pieces) {
@@ -266,15 +328,18 @@ void save_pieces(const torch::optim::Optimizer& optimizer, const std::vector<Sta
     if (!piece.local.is_same(piece.parameter)) {
       to.scalars[prefix + "begin"] = piece.range.begin;
       to.scalars[prefix + "end"] = piece.range.end;
+      to.scalars[prefix + "strides"] = describe_strides(piece.parameter);
     }
   }
 }
 
 namespace {
 
-/// Elements `range` of `parameter` out of the tensors named `name` in all parts; undefined where none has it.
-at::Tensor gather_elements(const std::string& prefix, const std::string& name, const at::Tensor& parameter,
-                           ElementRange range, const std::vector<StateDict>& parts) {
+/// Elements `range` of `parameter` out of the tensors named `name` in all parts; undefined where none has it. Elements
+/// count in the order of `layout`, in which the parts were saved.
+at::Tensor gather_in_order(const at::Tensor& layout, const std::string& prefix, const std::string& name,
+                           const at::Tensor& parameter, ElementRange range,
+                           const std::vector<StateDict>& parts) {
   at::Tensor elements;
   // Groups of ranks that each divide the whole state save every element several times.
   std::vector<std::pair<int64_t, int64_t>> ranges;
@@ -293,8 +358,7 @@ at::Tensor gather_elements(const std::string& prefix, const std::string& name, c
     }
     const int64_t from = std::max(begin, range.begin), to = std::min(end, range.end);
     if (from >= to) continue;
-    const at::Tensor flat =
-        is_piece ? found->second : in_memory_order(in_layout_of(parameter, found->second));
+    const at::Tensor flat = is_piece ? found->second : in_memory_order(in_layout_of(layout, found->second));
     elements.narrow(0, from - range.begin, to - from).copy_(flat.narrow(0, from - begin, to - from));
     ranges.emplace_back(from, to);
   }
@@ -312,6 +376,18 @@ at::Tensor gather_elements(const std::string& prefix, const std::string& name, c
   return elements;
 }
 
+/// Gathers them in the order of the parameter's memory.
+at::Tensor gather_elements(const at::Tensor& layout, const std::string& prefix, const std::string& name,
+                           const at::Tensor& parameter, ElementRange range,
+                           const std::vector<StateDict>& parts) {
+  const at::Tensor own = at::empty_like(parameter, parameter.options().device(at::kMeta));
+  if (has_same_order(layout, own)) return gather_in_order(layout, prefix, name, parameter, range, parts);
+  const at::Tensor all = gather_in_order(layout, prefix, name, parameter, {0, parameter.numel()}, parts);
+  if (!all.defined()) return all;
+  const at::Tensor whole = all.as_strided(layout.sizes(), layout.strides());
+  return in_memory_order(in_layout_of(own, whole)).narrow(0, range.begin, range.end - range.begin).clone();
+}
+
 }  // namespace
 
 void load_pieces(torch::optim::Optimizer& optimizer, const std::vector<StatePiece>& pieces,
@@ -321,10 +397,12 @@ void load_pieces(torch::optim::Optimizer& optimizer, const std::vector<StatePiec
   for (const StatePiece& piece : pieces) {
     const std::string prefix = fmt::format("state.{}.", piece.number);
     std::unique_ptr<ParamState> state = new_state(optimizer);
+    const at::Tensor layout = find_saved_layout(prefix, piece.parameter, parts);
     bool is_there = false;
     visit_state(*state, [&](const char* name, auto& value) {
       if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
-        const at::Tensor elements = gather_elements(prefix, name, piece.parameter, piece.range, parts);
+        const at::Tensor elements =
+            gather_elements(layout, prefix, name, piece.parameter, piece.range, parts);
         if (!elements.defined()) return;
         is_there = true;
         if (!piece.local.is_same(piece.parameter)) {

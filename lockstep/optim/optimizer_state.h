@@ -66,10 +66,11 @@ void set_options(std::vector<torch::optim::OptimizerParamGroup>& groups, GroupOp
 std::optional<StateDict> state_members(const ParamState& state);
 std::optional<StateDict> option_members(const torch::optim::OptimizerOptions& options);
 /// The state that `optimizer` holds of `pieces`, under "state.<number>.<name>"; of a part of a parameter with
-/// scalars "begin" and "end", its elements in the order of memory.
+/// scalars "begin" and "end", its elements in the order of memory, and "strides", those of the parameter such as "6,1".
 void save_pieces(const torch::optim::Optimizer& optimizer, const std::vector<StatePiece>& pieces,
                  StateDict& to);
-/// Gives `optimizer`, in place of the state that it has, that of `pieces` out of all `parts` together.
+/// Gives `optimizer`, in place of the state that it has, that of `pieces` out of all `parts` together. A part of a
+/// parameter without "strides" lay in memory as the parameter does now.
 void load_pieces(torch::optim::Optimizer& optimizer, const std::vector<StatePiece>& pieces,
                  const std::vector<StateDict>& parts);
 

@@ -1,6 +1,7 @@
 // A loop of one's own that is stopped and continued, on several ranks.
 #include <ATen/ops/equal.h>
 #include <stdlib.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/rmsprop.h>
@@ -156,6 +157,43 @@ TEST(Parts, StateIsDividedAnew) {
   fused.train(4);
   fused_again.train(4);
   check_same(fused, fused_again);
+}
+
+struct ConvolutionImpl : torch::nn::Module {
+  explicit ConvolutionImpl(at::MemoryFormat format) {
+    layer = register_module("layer", torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 40, 3)));
+    fill_with_waves(*this);
+    layer->weight.set_data(layer->weight.detach().clone(format));
+  }
+  at::Tensor forward(const at::Tensor& x) { return layer->forward(x); }
+  torch::nn::Conv2d layer{nullptr};
+};
+TORCH_MODULE(Convolution);
+
+// Convolutions may be in channels_last when a state is saved, and no longer when it is loaded.
+TEST(Parts, ADividedStateFollowsTheMemoryFormat) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  constexpr auto kRows = at::MemoryFormat::Contiguous, kPixels = at::MemoryFormat::ChannelsLast;
+  using Fused = FusedZeroRedundancyOptimizer<FusedAdamW>;
+  const SharedFolder folder;
+  Convolution trained(kPixels), again(kRows);
+  DistributedDataParallel ddp(trained), ddp_again(again);
+  Fused fused(ddp, AdamWOptions(0.05)), fused_again(ddp_again, AdamWOptions(0.05));
+  ddp(wave({2, 16, 5, 5}, world().rank())).square().mean().backward();
+  fused.step();
+  checkpoint::save(folder / "checkpoint-1", {{"optimizer", fused}});
+  checkpoint::load(folder / "checkpoint-1", {{"optimizer", fused_again}});
+  checkpoint::save(folder / "checkpoint-2", {{"optimizer", fused_again}});
+  const auto load_whole = [&](const char* name, at::MemoryFormat format) {
+    Convolution model(format);
+    FusedAdamW plain(model->parameters(), AdamWOptions(0.05));
+    checkpoint::load(folder / name, {{"optimizer", plain}});
+    return optimizer_state_dict(plain).tensors.at("state.0.exp_avg").contiguous();
+  };
+  const at::Tensor expected = load_whole("checkpoint-1", kPixels);
+  CHECK_EQUAL(load_whole("checkpoint-1", kRows), expected);
+  CHECK_EQUAL(load_whole("checkpoint-2", kRows), expected);
+  CHECK_EQUAL(load_whole("checkpoint-2", kPixels), expected);
 }
 
 // Files that another number of ranks has saved.

@@ -22,13 +22,17 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/ema.h"
+#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/optim/sgd.h"
 
@@ -428,6 +432,39 @@ void check_state_of_another_shape(const auto& options) {
 TEST(FusedOptimizers, AStateOfAnotherShapeIsRefused) {
   check_state_of_another_shape<FusedAdamW>(torch::optim::AdamWOptions(0.1).amsgrad(true));
   check_state_of_another_shape<FusedSGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
+/// A divided state lies in the order of a parameter's memory, which may be another one now.
+TEST(OptimizerState, PartsThatWereSavedInAnotherMemoryFormatAreConverted) {
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+  const at::Tensor values = at::arange(24, at::kFloat), shape = at::zeros({2, 3, 2, 2});
+  const at::Tensor rows = values.view(shape.sizes()),
+                   pixels = values.as_strided(shape.sizes(), {12, 1, 6, 3});
+  const auto load = [&](at::MemoryFormat format, const std::optional<std::string>& strides) {
+    const at::Tensor parameter = shape.clone(format).requires_grad_();
+    FusedSGD optimizer({parameter}, options);
+    std::vector<StateDict> parts(2, optimizer_state_dict(optimizer));
+    for (const int64_t part : {0, 1}) {
+      StateDict& state = parts[static_cast<size_t>(part)];
+      const int64_t begin = 10 * part, end = part == 0 ? 10 : 24;
+      state.tensors["state.0.momentum_buffer"] = values.slice(0, begin, end);
+      state.scalars["state.0.begin"] = begin;
+      state.scalars["state.0.end"] = end;
+      if (strides) state.scalars["state.0.strides"] = *strides;
+    }
+    load_optimizer_state_dict(optimizer, parts);
+    return optimizer_state_dict(optimizer).tensors.at("state.0.momentum_buffer");
+  };
+  constexpr auto kRows = at::MemoryFormat::Contiguous, kPixels = at::MemoryFormat::ChannelsLast;
+  for (const auto format : {kRows, kPixels}) {
+    EXPECT_TRUE(at::equal(load(format, "12,4,2,1"), rows));
+    EXPECT_TRUE(at::equal(load(format, "12,1,6,3"), pixels));
+    for (const char* const other : {"4,1", "8,4,2,1", "12,4,2,x", "12,4,2,0", "", "12,4,2,99999999999"})
+      EXPECT_THROW(load(format, other), ValueError) << other;
+  }
+  // What was saved before strides were.
+  EXPECT_TRUE(at::equal(load(kRows, std::nullopt), rows));
+  EXPECT_TRUE(at::equal(load(kPixels, std::nullopt), pixels));
 }
 
 TEST(FusedOptimizers, ARefusedGradientLeavesNoStateBehind) {
