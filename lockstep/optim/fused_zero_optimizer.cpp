@@ -71,8 +71,8 @@ class OnExit {
 
 }  // namespace
 
-std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module) {
-  std::vector<at::Tensor> trainable = parameters(module);
+std::vector<at::Tensor> trainable_parameters(const DdpCore& ddp) {
+  std::vector<at::Tensor> trainable = ddp.tensors().parameters;
   std::erase_if(trainable, [](const at::Tensor& parameter) { return !parameter.requires_grad(); });
   return trainable;
 }
@@ -91,12 +91,17 @@ FusedZeroCore::FusedZeroCore(const std::shared_ptr<DdpCore>& ddp, const ParamGro
                     "ZeroRedundancyOptimizer works on any",
                     kName, process_group().backend_name()));
   }
-  const torch::nn::Module& module = ddp->module();
-  for (const auto& item : module.named_parameters()) {
+  const auto& ignored = ddp->options().parameters_and_buffers_to_ignore;
+  for (const auto& item : ddp->module().named_parameters()) {
     names_.emplace(item.value().unsafeGetTensorImpl(), item.key());
+    if (std::find(ignored.begin(), ignored.end(), item.key()) != ignored.end())
+      ignored_.insert(item.value().unsafeGetTensorImpl());
   }
+  // A tied tensor may have another name, under which it is averaged.
+  for (const at::Tensor& parameter : ddp->tensors().parameters)
+    ignored_.erase(parameter.unsafeGetTensorImpl());
   if (protects(options)) protection_ = std::make_unique<WriteProtection>();
-  check_parameters(module);
+  check_parameters(*ddp);
   FusedZeroCore::groups_changed();
   make_local();
 }
@@ -116,16 +121,16 @@ FusedZeroCore::~FusedZeroCore() {
   }
 }
 
-void FusedZeroCore::check_parameters(const torch::nn::Module& module) const {
+void FusedZeroCore::check_parameters(const DdpCore& ddp) const {
   std::unordered_set<const at::TensorImpl*> held;
   for (const torch::optim::OptimizerParamGroup& group : param_groups_) {
     for (const at::Tensor& parameter : group.params()) held.insert(parameter.unsafeGetTensorImpl());
   }
-  for (const auto& item : module.named_parameters()) {
-    if (!item.value().requires_grad() || held.contains(item.value().unsafeGetTensorImpl())) continue;
+  for (const NamedTensor& parameter : ddp.tensors().named_parameters) {
+    if (!parameter.tensor.requires_grad() || held.contains(parameter.tensor.unsafeGetTensorImpl())) continue;
     throw ValueError(fmt::format(
         "{}: the module's parameter {} is trained but in none of the groups; add it, or freeze it", kName,
-        item.key()));
+        parameter.name));
   }
 }
 
@@ -159,6 +164,12 @@ void FusedZeroCore::groups_changed() {
       if (!names_.contains(impl)) {
         throw ValueError(
             fmt::format("{}: parameter {} of the groups is none of the module's", kName, places_.size()));
+      }
+      if (ignored_.contains(impl)) {
+        throw ValueError(fmt::format(
+            "{}: parameter {} is in parameters_and_buffers_to_ignore, so each rank has its own; leave it out "
+            "of the groups, and give it another optimizer",
+            kName, names_.at(impl)));
       }
       if (!parameter.is_non_overlapping_and_dense()) {
         throw ValueError(fmt::format("{}: parameter {} has gaps or overlaps in memory; make it contiguous",

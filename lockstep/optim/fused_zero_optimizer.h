@@ -13,6 +13,7 @@
 #include <string>
 #include <type_traits>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -91,7 +92,7 @@ class FusedZeroCore : public ShardedOptimizer {
   ElementRange range_of(const at::Tensor& parameter, int rank) const;
   std::vector<std::vector<Piece>> pieces_of(int rank) const override;
   void groups_changed() override;
-  void check_parameters(const torch::nn::Module& module) const;
+  void check_parameters(const DdpCore& ddp) const;
   void move_group(const torch::optim::OptimizerParamGroup& group);
   void follow_parameters();
   void step_share() override;
@@ -104,6 +105,7 @@ class FusedZeroCore : public ShardedOptimizer {
 
   bool shares_parameters_;
   std::unordered_map<const at::TensorImpl*, std::string> names_;
+  std::unordered_set<const at::TensorImpl*> ignored_;  // by the wrapper: each rank's own
   std::unordered_map<const at::TensorImpl*, Place> places_;
   std::vector<size_t> chunks_;  // of every parameter
   size_t groups_moved_ = 0;
@@ -113,16 +115,8 @@ class FusedZeroCore : public ShardedOptimizer {
   std::optional<WritableParameters> writable_joined_;  // from has_joined() to leave_join()
 };
 
-template <class M>
-const torch::nn::Module& module_of(const M& module) {
-  if constexpr (requires { module.ptr(); }) {
-    return *module.ptr();
-  } else {
-    return *module;
-  }
-}
-
-std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module);
+/// Those that the wrapper averages.
+std::vector<at::Tensor> trainable_parameters(const DdpCore& ddp);
 
 /// Are the first arguments of a constructor of FusedZeroRedundancyOptimizer a wrapper, perhaps groups, and options?
 template <class... Args>
@@ -152,7 +146,8 @@ inline constexpr bool kGivesWrapper<Wrapper&, Rest...> =
 /// slices only, so that others could not be added to them.
 ///
 /// Needs the "lockstep" backend; registers a communication hook, so there can be no other, and must be made
-/// before the first backward pass. Every trainable parameter of the module must be in it. After backward a
+/// before the first backward pass. Every trainable parameter that the wrapper averages must be in it. After
+/// backward a
 /// rank's grad() holds the average in its own slices only; elsewhere it is this rank's own gradient.
 /// Parameters move into shared memory; shared_parameters become each rank's own again when the optimizer
 /// goes, which it must on all ranks before any of them changes parameters by itself. Afterwards the model's gradients
@@ -176,8 +171,8 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
  public:
   /// `groups`: all trainable parameters of the module, in groups with options of their own. `defaults`:
   /// OptimizerT's options. Blocks. Throws ValueError for another backend than "lockstep",
-  /// for a group of other ranks than the wrapper's and for a trained parameter of the module that is in no
-  /// parameter group.
+  /// for a group of other ranks than the wrapper's, for a trained parameter of the module that is in no
+  /// parameter group, and for one of the wrapper's parameters_and_buffers_to_ignore that is in one.
   template <class M, std::derived_from<torch::optim::OptimizerOptions> Defaults>
   FusedZeroRedundancyOptimizer(DistributedDataParallel<M>& ddp,
                                const std::vector<torch::optim::OptimizerParamGroup>& groups,
@@ -188,14 +183,13 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
     ddp.register_comm_hook(slices(), detail::reduce_own_slices, "reduce_own_slices");
     ddp.core_->call_before_gradients([slices = slices()] { detail::note_zeroed_gradients(*slices); });
   }
-  /// All trainable parameters of the module.
+  /// All trainable parameters of the module, without the wrapper's parameters_and_buffers_to_ignore.
   template <class M, std::derived_from<torch::optim::OptimizerOptions> Defaults>
   FusedZeroRedundancyOptimizer(DistributedDataParallel<M>& ddp, const Defaults& defaults,
                                const FusedZeroRedundancyOptimizerOptions& options = {})
-      : FusedZeroRedundancyOptimizer(ddp,
-                                     {torch::optim::OptimizerParamGroup(
-                                         detail::trainable_parameters(detail::module_of(ddp.module())))},
-                                     defaults, options) {}
+      : FusedZeroRedundancyOptimizer(
+            ddp, {torch::optim::OptimizerParamGroup(detail::trainable_parameters(*ddp.core_))}, defaults,
+            options) {}
   /// For anything else: says at compile time what to write.
   template <class Given, class... Rest>
   requires(!detail::kGivesWrapper<Given, Rest...> &&

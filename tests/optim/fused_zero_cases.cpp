@@ -288,7 +288,9 @@ TEST(FusedZero, UnusedAndAddedParameters) {
     FusedZeroRedundancyOptimizer<FusedSGD>* fused = nullptr;
     const auto options = SGDOptions(0.1).momentum(0.9);
     if (form == 0) {
-      optimizer = std::make_unique<FusedSGD>(detail::trainable_parameters(*model), options);
+      std::vector<at::Tensor> trained = model->parameters();
+      std::erase_if(trained, [](const at::Tensor& parameter) { return !parameter.requires_grad(); });
+      optimizer = std::make_unique<FusedSGD>(trained, options);
     } else {
       auto made = std::make_unique<FusedZeroRedundancyOptimizer<FusedSGD>>(
           ddp, options, FusedZeroRedundancyOptimizerOptions{.shared_parameters = form == 2});
@@ -324,6 +326,35 @@ TEST(FusedZero, WrongUseOfTheFusedOne) {
   toy_loss(ddp, 0, world().rank()).backward();
   fused.step();
   check_throws<Error>([&] { toy_loss(ddp, 1, world().rank()).backward(); }, "call zero_grad() in between");
+}
+
+TEST(FusedZero, WhatTheWrapperIgnoresStaysEachRanksOwn) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const std::vector<std::string> ignored{"net2.weight"};  // large enough to be divided
+  Wide model, plain_model;
+  for (const Wide& each : {model, plain_model}) each->net2->weight.detach().mul_(1 + world().rank());
+  const at::Tensor own = model->net2->weight.detach().clone();
+  DistributedDataParallel ddp(model, {.parameters_and_buffers_to_ignore = ignored});
+  DistributedDataParallel reference(plain_model, {.parameters_and_buffers_to_ignore = ignored});
+  FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, SGDOptions(0.1));
+  FusedSGD plain({plain_model->net1->weight, plain_model->net1->bias, plain_model->net2->bias,
+                  plain_model->net3->weight, plain_model->net3->bias},
+                 SGDOptions(0.1));
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    plain_model->zero_grad();
+    toy_loss(ddp, step, world().rank()).backward();
+    toy_loss(reference, step, world().rank()).backward();
+    fused.step();
+    plain.step();
+    check_equal(values_of(*model), values_of(*plain_model));
+    CHECK_EQUAL(model->net2->weight, own);
+  }
+  const std::string why = "parameter net2.weight is in parameters_and_buffers_to_ignore";
+  const torch::optim::OptimizerParamGroup all(model->parameters()), one({model->net2->weight});
+  using Fused = FusedZeroRedundancyOptimizer<FusedSGD>;
+  check_throws<ValueError>([&] { Fused(ddp, {all}, SGDOptions(0.1)); }, why);
+  check_throws<ValueError>([&] { fused.add_param_group(one); }, why);
 }
 
 /// A slice of it would be some other elements.
