@@ -34,11 +34,20 @@ std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& parameters) {
 double compute_norm(const std::vector<at::Tensor>& grads, double norm_type) {
   std::vector<double> sums;
   std::vector<size_t> chunks;
+  std::vector<at::Tensor> elsewhere;  // what the host cannot read
   for (const auto& grad : grads) {
+    if (!grad.is_cpu()) {
+      if (grad.numel() > 0) elsewhere.push_back(grad);
+      continue;
+    }
     const at::Tensor flat = detail::in_memory_order(grad);
     chunks.push_back(static_cast<size_t>(detail::norm_chunks(flat.numel())));
     sums.resize(sums.size() + chunks.back());
     detail::sum_powers(flat, norm_type, sums.data() + sums.size() - chunks.back());
+  }
+  for (const double sum : detail::sum_powers_on_device(elsewhere, norm_type)) {
+    sums.push_back(sum);
+    chunks.push_back(1);
   }
   return detail::norm_of_chunks(sums, chunks, norm_type);
 }

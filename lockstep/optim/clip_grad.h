@@ -10,7 +10,8 @@ namespace lockstep {
 /// `norm_type`-norm of all defined gradients of `parameters`, each tensor once, taken as one vector (infinity: the largest
 /// absolute value; 0: how many of the gradients are not all zero, as torch.nn.utils counts); 0 when there is
 /// none. Added in double precision, in a fixed order (chunk_norm.h), so that it has the same bits however
-/// many threads compute it. Blocking; not thread-safe against backward.
+/// many threads compute it. Gradients that are not on the CPU are added on their device, in an order that is
+/// LibTorch's (untested on GPUs). Blocking; not thread-safe against backward.
 double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2.0);
 
 /// Scales the gradients in place by max_norm / (norm + 1e-6) where that is below 1, as

@@ -147,9 +147,8 @@ inline constexpr bool kGivesWrapper<Wrapper&, Rest...> =
 ///
 /// Needs the "lockstep" backend; registers a communication hook, so there can be no other, and must be made
 /// before the first backward pass. Every trainable parameter that the wrapper averages must be in it. After
-/// backward a
-/// rank's grad() holds the average in its own slices only; elsewhere it is this rank's own gradient.
-/// Parameters move into shared memory; shared_parameters become each rank's own again when the optimizer
+/// backward a rank's grad() holds the average in its own slices only; elsewhere it is this rank's own
+/// gradient. Parameters move into shared memory; shared_parameters become each rank's own again when the optimizer
 /// goes, which it must on all ranks before any of them changes parameters by itself. Afterwards the model's gradients
 /// are averaged in full, as without it. All ranks make it, and
 /// call step(), clip_grad_norm_(), add_param_group() and consolidate_state_dict(), which block; they throw

@@ -32,6 +32,7 @@
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/ema.h"
+#include "lockstep/optim/memory/chunk_norm.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/optim/sgd.h"
@@ -218,6 +219,29 @@ TEST(ClipGradNorm, HasTheArgumentsOfLibTorchs) {
   parameter.mutable_grad() = at::full({1}, std::numeric_limits<float>::infinity());
   EXPECT_THROW(clip_grad_norm_({parameter}, 1.0, 2.0, /*error_if_nonfinite=*/true), Error);
   EXPECT_TRUE(std::isinf(parameter.grad().item<float>()));
+}
+
+/// What is computed for tensors on a GPU, here on the CPU.
+TEST(ClipGradNorm, IsComputedWhereTheGradientIs) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  std::vector<at::Tensor> parameters, gradients;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kComplexFloat}) {
+    gradients.push_back((at::arange(5000, at::kFloat) - 2500.5).to(dtype));
+    parameters.push_back(at::zeros({5000}, dtype).requires_grad_());
+    parameters.back().mutable_grad() = gradients.back();
+  }
+  for (const double norm_type : {-kInfinity, -1.0, 0.0, 0.5, 1.0, 2.0, 3.0, kInfinity}) {
+    const double expected = grad_norm(parameters, norm_type);
+    const auto sums = detail::sum_powers_on_device(gradients, norm_type);
+    EXPECT_NEAR(detail::norm_of_chunks(sums, {1, 1, 1}, norm_type), expected, expected * 1e-9) << norm_type;
+  }
+  EXPECT_TRUE(detail::sum_powers_on_device({}, 2).empty());
+  // A device whose memory the host cannot read: an error, no crash.
+  const at::Tensor parameter = at::zeros({3}, at::kMeta).requires_grad_();
+  parameter.mutable_grad() = at::ones({3}, at::kMeta);
+  EXPECT_THROW(grad_norm({parameter}), c10::Error);
+  EXPECT_THROW(clip_grad_norm_({parameter}, 1.0), c10::Error);
+  EXPECT_THROW(scale_and_clip_grad_norm_({parameter}, 0.5, 1.0), c10::Error);
 }
 
 TEST(ClipGradNorm, HasTheSameBitsWithAnyNumberOfThreads) {

@@ -2,12 +2,15 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/abs.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_real.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -100,6 +103,23 @@ void sum_powers(const at::Tensor& flat, double norm_type, double* sums) {
       }
     }
   });
+}
+
+std::vector<double> sum_powers_on_device(const std::vector<at::Tensor>& tensors, double norm_type) {
+  std::vector<double> sums;
+  if (tensors.empty()) return sums;
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& tensor : tensors) {
+    const at::ScalarType dtype = tensor.is_complex() ? at::kComplexDouble : at::kDouble;
+    norms.push_back(at::linalg_vector_norm(tensor, norm_type, std::nullopt, /*keepdim=*/false, dtype)
+                        .to(tensors.front().device()));
+  }
+  const at::Tensor all = at::stack(norms).cpu();  // one wait for the device
+  const bool is_power = !Extreme::is(norm_type) && norm_type != 0 && norm_type != 1;
+  const auto* const values = all.const_data_ptr<double>();
+  for (size_t t = 0; t < tensors.size(); ++t)
+    sums.push_back(is_power ? std::pow(values[t], norm_type) : values[t]);
+  return sums;
 }
 
 double norm_of_chunks(const std::vector<double>& sums, const std::vector<size_t>& chunks, double norm_type) {

@@ -23,6 +23,10 @@ at::Tensor in_memory_order(const at::Tensor& tensor);
 /// |x| for infinity (-infinity), or how many are not zero for 0, as at::linalg_vector_norm defines them.
 void sum_powers(const at::Tensor& flat, double norm_type, double* sums);
 
+/// The sum of each of `tensors`, of any size but 0, as one chunk. Computed in double precision where the tensor is, in
+/// whatever order LibTorch adds there: for tensors that are not on the CPU. Blocks.
+std::vector<double> sum_powers_on_device(const std::vector<at::Tensor>& tensors, double norm_type);
+
 /// The norm that those sums make: each tensor's chunks first to last, then the tensors' sums from the least
 /// to the largest, so that the order in which tensors are listed does not matter. chunks[t]: how many of
 /// `sums` are tensor t's. 0 where there are no sums. A norm of norms, as torch's: the 0-norm counts the
