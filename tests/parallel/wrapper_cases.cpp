@@ -167,6 +167,76 @@ TEST(Wrapper, ABareForwardFailsItsStep) {
   run(/*is_bare=*/false);
 }
 
+/// A head on a trunk that several models have in common.
+struct HeadOnTrunk : torch::nn::Module {
+  explicit HeadOnTrunk(const torch::nn::Linear& common) {
+    trunk = register_module("trunk", common);
+    head = register_module("head", torch::nn::Linear(5, 3));
+  }
+  at::Tensor forward(const at::Tensor& x, bool uses_trunk) {
+    return head->forward(uses_trunk ? trunk->forward(x) : x.narrow(1, 0, 5));
+  }
+  torch::nn::Linear trunk{nullptr}, head{nullptr};
+};
+
+/// The trunk has hooks of both wrappers. What one of them averages is no bare backward of the other.
+TEST(Wrapper, TwoWrappersOfOneTrunkTakeTurns) {
+  const int own = world().rank();
+  const torch::nn::Linear trunk(10, 5);
+  DistributedDataParallel first(std::make_shared<HeadOnTrunk>(trunk)),
+      second(std::make_shared<HeadOnTrunk>(trunk));
+  const auto loss = [&](auto& ddp, int number) {
+    return ddp(batch_input(number, own), /*uses_trunk=*/true).square().sum();
+  };
+  const auto train = [&](auto& ddp, int number, bool has_penalty) {
+    ddp.zero_grad();
+    if (has_penalty) ddp.module()->trunk->weight.square().sum().backward();
+    {
+      const auto local = ddp.no_sync();
+      loss(ddp, number).backward();
+    }
+    loss(ddp, number + 1).backward();
+  };
+  const auto check_averaged = [&](const torch::nn::Module& module) {
+    for (const at::Tensor& parameter : module.parameters()) {
+      for (const at::Tensor& theirs : world().all_gather(parameter.grad()))
+        CHECK_EQUAL(theirs, parameter.grad());
+    }
+  };
+  const std::string told = errors_of([&] {
+    for (int number = 0; number < 3; ++number) train(first, number, /*has_penalty=*/false);
+  });
+  CHECK_TRUE(told.find("no forward of the wrapper") == std::string::npos);
+  for (int number = 0; number < 4; ++number) {
+    auto& ddp = number % 2 == 0 ? first : second;
+    lockstep::step(world(), [&] { train(ddp, 10 * number, /*has_penalty=*/number >= 2); });
+    check_averaged(*ddp.module());
+  }
+  if (world().size() == 1) return;
+  // A bare backward of the other model still reaches its head.
+  check_throws<StepFailedError>(
+      [&] {
+        lockstep::step(world(), [&] {
+          loss(first, 0).backward();
+          second.module()->forward(batch_input(1, own), /*uses_trunk=*/true).sum().backward();
+        });
+      },
+      "a backward has reached \"head.weight\"");
+}
+
+TEST(Wrapper, WhatAnotherWrapperHasAveragedWasNotUsed) {
+  const int own = world().rank();
+  const torch::nn::Linear trunk(10, 5);
+  DistributedDataParallel first(std::make_shared<HeadOnTrunk>(trunk));
+  DistributedDataParallel second(std::make_shared<HeadOnTrunk>(trunk), {.find_unused_parameters = true});
+  first(batch_input(0, own), /*uses_trunk=*/true).sum().backward();
+  first.zero_grad();
+  CHECK_TRUE(!trunk->weight.grad().defined());
+  second(batch_input(1, own), /*uses_trunk=*/false).sum().backward();
+  CHECK_TRUE(second.module()->head->weight.grad().defined());
+  CHECK_TRUE(!trunk->weight.grad().defined());
+}
+
 TEST(Wrapper, GuardsAgainstAveragingMoveAndNest) {
   const int own = world().rank(), size = world().size();
   const at::Tensor weight = at::zeros({4}).requires_grad_();

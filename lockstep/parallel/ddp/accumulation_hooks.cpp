@@ -1,6 +1,7 @@
 #include "lockstep/parallel/ddp/accumulation_hooks.h"
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -50,6 +51,13 @@ bool AccumulationHooks::is_alone(size_t parameter) const {
   torch::autograd::Node& accumulator = *hooks_[parameter].accumulator;
   return accumulator.tensor_pre_hooks().empty() && accumulator.pre_hooks().empty() &&
          accumulator.post_hooks().size() <= 1 && accumulator.tensor_post_acc_grad_hooks() == nullptr;
+}
+
+bool AccumulationHooks::is_any(
+    size_t parameter, const std::function<bool(const torch::autograd::FunctionPostHook&)>& is_such) const {
+  if (!hooks_[parameter].accumulator) return false;
+  const auto& hooks = hooks_[parameter].accumulator->post_hooks();
+  return std::any_of(hooks.begin(), hooks.end(), [&](const auto& hook) { return is_such(*hook); });
 }
 
 bool AccumulationHooks::any_runs() const {

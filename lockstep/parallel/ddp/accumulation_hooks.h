@@ -35,6 +35,9 @@ class AccumulationHooks {
   void follow();
   /// Does no other hook want to see the parameter's gradient?
   bool is_alone(size_t parameter) const;
+  /// Is any hook on the accumulation of the parameter's gradient, whoever has added it, such a one?
+  bool is_any(size_t parameter,
+              const std::function<bool(const torch::autograd::FunctionPostHook&)>& is_such) const;
   /// Does the backward that this thread runs compute the gradient of any of the parameters? torch::autograd::grad() and
   /// backward(inputs) compute some gradients only.
   bool any_runs() const;

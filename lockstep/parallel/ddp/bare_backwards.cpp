@@ -23,9 +23,11 @@ std::string BareBackwards::describe(const std::string& parameter) const {
       parameter, module_);
 }
 
-void BareBackwards::note_gradient(const std::string& parameter) {
+bool BareBackwards::has_run() const { return forwards_ > (StepUnderWay::current() != nullptr ? at_step_ : 0); }
+
+void BareBackwards::note_gradient(size_t number, const std::string& parameter) {
   if (StepUnderWay::current() != nullptr) {
-    if (in_step_.empty()) in_step_ = parameter;
+    in_step_.try_emplace(number, parameter);
     return;
   }
   constexpr int kTold = 2;
@@ -35,9 +37,13 @@ void BareBackwards::note_gradient(const std::string& parameter) {
   if (++outside_steps_ == kTold) log::warning(describe(parameter));
 }
 
-void BareBackwards::check_step() const {
-  if (!in_step_.empty() && may_be_bare())
-    throw Error(describe(in_step_) + ". If that is intended, run it outside of step()");
+void BareBackwards::check_step(const std::function<bool(size_t number)>& is_of_another) const {
+  if (has_run()) return;
+  for (const auto& [number, parameter] : in_step_) {
+    // A forward of another wrapper may come after a penalty on the weights.
+    if (is_of_another(number)) continue;
+    throw Error(describe(parameter) + ". If that is intended, run it outside of step()");
+  }
 }
 
 }  // namespace lockstep::detail

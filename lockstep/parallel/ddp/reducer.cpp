@@ -107,6 +107,7 @@ class Reducer::ParameterHook final : public BucketSlotHook {
     if (const auto reducer = reducer_.lock()) reducer->on_gradient(parameter_);
     return outputs;
   }
+  std::shared_ptr<Reducer> reducer() const { return reducer_.lock(); }
   at::Tensor slot(at::ScalarType dtype) const override {
     using enum GradientBuckets::SlotUse;
     const auto reducer = is_aside() ? nullptr : reducer_.lock();
@@ -178,7 +179,7 @@ class Reducer::StepPart final : public detail::StepMember {
   }
   void complete_step() override {
     reducer_.order_.receive();
-    reducer_.bare_.check_step();
+    reducer_.bare_.check_step([this](size_t p) { return reducer_.is_of_another_that_has_run(p); });
   }
   void commit_step() override {
     reducer_.order_.commit();
@@ -325,13 +326,29 @@ void Reducer::disarm() {
   if (at::GradMode::is_enabled()) bare_.note_forward();
 }
 
+/// Has the parameter another wrapper, too, and is that one such?
+bool Reducer::is_shared(size_t parameter, bool (*is_such)(const Reducer& other)) {
+  return buckets_.hooks().is_any(parameter, [&](const torch::autograd::FunctionPostHook& hook) {
+    const auto* const any = dynamic_cast<const ParameterHook*>(&hook);
+    const auto other = any != nullptr ? any->reducer() : nullptr;
+    return other && other.get() != this && is_such(*other);
+  });
+}
+
+bool Reducer::is_of_another_that_has_run(size_t parameter) {
+  return is_shared(parameter, [](const Reducer& other) { return other.bare_.has_run(); });
+}
+
 void Reducer::on_gradient(size_t parameter) {
-  buckets_.note_use(parameter);
-  if (!pass_.leads_to_pass(PassEvent::gradient) || pass_.is_torn()) {
-    if (bare_.may_be_bare() && group_.size() > 1 && logical_ranks_ == 0)
-      bare_.note_gradient(buckets_.parameters()[parameter].name);
+  if (!counts_gradients()) {
+    // A gradient that another wrapper averages is none of this one's.
+    if (is_shared(parameter, [](const Reducer& other) { return other.counts_gradients(); })) return;
+    buckets_.note_use(parameter);
+    if (!bare_.has_run() && group_.size() > 1 && logical_ranks_ == 0 && !is_of_another_that_has_run(parameter))
+      bare_.note_gradient(parameter, buckets_.parameters()[parameter].name);
     return;
   }
+  buckets_.note_use(parameter);
   if (pass_.state != PassState::open) {
     recover();
     begin();

@@ -115,6 +115,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   void on_output(ArmedForward& forward);
   void on_gradient(size_t parameter);
+  /// Does the next gradient begin a pass, or belong to the one under way?
+  bool counts_gradients() const { return pass_.leads_to_pass(PassEvent::gradient) && !pass_.is_torn(); }
+  bool is_shared(size_t parameter, bool (*is_such)(const Reducer& other));
+  bool is_of_another_that_has_run(size_t parameter);
   void begin();
   void begin_round();
   static void end_all(int graph_task);
