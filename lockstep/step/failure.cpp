@@ -76,6 +76,31 @@ std::optional<int> rank_to_copy(const std::vector<WritesReport>& reports) {
   return differ ? least : std::nullopt;
 }
 
+std::optional<Levelling> plan_levelling(const std::vector<WritesReport>& reports) {
+  const std::optional<int> source = rank_to_copy(reports);
+  if (!source) return std::nullopt;
+  Levelling plan{.source = *source};
+  const WritesReport& first = reports[static_cast<size_t>(*source)];
+  // Programs that differ between ranks would not meet in the copies.
+  const bool are_alike = std::all_of(reports.begin(), reports.end(), [&](const WritesReport& report) {
+    return !report.has_joined && report.have_changed.size() == first.have_changed.size() &&
+           report.named == first.named;
+  });
+  if (!are_alike) return plan;
+  plan.is_possible = plan.is_undone = true;
+  for (size_t i = 0; i < first.have_changed.size(); ++i) {
+    const bool differs = std::any_of(reports.begin(), reports.end(), [&](const WritesReport& report) {
+      return report.have_changed[i] != first.have_changed[i];
+    });
+    if (!differs) continue;
+    plan.is_undone = plan.is_undone && !first.have_changed[i];
+    if (i < first.named.size() && first.named[i] != WritesReport::Named::all) plan.is_possible = false;
+  }
+  for (const WritesReport::Named named : first.named)
+    plan.models.push_back(named != WritesReport::Named::none);
+  return plan;
+}
+
 bool is_everywhere(const std::string& name, const std::vector<int>& ranks,
                    const std::vector<FailureReport>& reports) {
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {

@@ -39,13 +39,27 @@ FailureVerdict judge(const std::vector<FailureReport>& reports);
 /// What a rank has written since the step began: for each thing that all ranks have alike, such as the weights of a model,
 /// in the same order on all ranks.
 struct WritesReport {
-  bool has_joined = false;  ///< it has left join()'s body, and its weights are not the others' any more
-  std::vector<bool> have_changed{};
+  /// How many of a model's trainable weights are in optimizers that the step was told of, and whose state all ranks can get.
+  enum class Named : uint8_t { none, some, all };
+  bool has_joined = false;           ///< it has left join()'s body, and its weights are not the others' any more
+  std::vector<bool> have_changed{};  ///< models come first
+  std::vector<Named> named{};        ///< by model
 };
 
 /// If some ranks have written what others have not: whose state all are to have, that of the lowest rank which has written
 /// least.
 std::optional<int> rank_to_copy(const std::vector<WritesReport>& reports);
+
+/// How all ranks get the same weights again.
+struct Levelling {
+  int source = 0;              ///< the rank to copy
+  bool is_possible = false;    ///< false: of a model that differs nobody knows all optimizers, or a rank has joined
+  bool is_undone = false;      ///< the source has written nothing of what differs
+  std::vector<bool> models{};  ///< those to copy: some of their weights are in an optimizer that is copied
+};
+
+/// Nothing: no rank has written what others have not.
+std::optional<Levelling> plan_levelling(const std::vector<WritesReport>& reports);
 
 /// Those of `names` that every rank of `ranks` (of the reports) has.
 bool is_everywhere(const std::string& name, const std::vector<int>& ranks,

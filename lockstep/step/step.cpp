@@ -26,6 +26,7 @@
 #include "lockstep/comm/process_group/impl.h"
 #include "lockstep/comm/step_members.h"
 #include "lockstep/optim/optimizer_state.h"
+#include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/step/control.h"
 #include "lockstep/step/failure.h"
 #include "lockstep/step/replica_hash.h"
@@ -72,6 +73,11 @@ uint64_t hash_tensors(const std::vector<at::Tensor>& tensors) {
 std::string first_line(const char* text) {
   const std::string all = text == nullptr ? "an exception without a text" : text;
   return all.substr(0, std::min<size_t>(all.find('\n'), 1000));
+}
+
+/// Each rank has a part of its state, so no rank can give it to all. It agrees with the other ranks before it writes.
+bool is_divided(const torch::optim::Optimizer* optimizer) {
+  return dynamic_cast<const ShardedOptimizer*>(optimizer) != nullptr;
 }
 
 /// What `cause` says of this rank's part.
@@ -166,7 +172,7 @@ class Step::UnderWay final : public detail::StepUnderWay {
   void for_each_replicated(const std::function<void(StepMember&)>& call) const;
   void probe(std::vector<uint64_t>& probes) const;
   detail::WritesReport writes() const;
-  bool are_optimizers_known() const;
+  std::vector<detail::WritesReport::Named> named() const;
   void level_weights();
   StepFailedError failure() const;
   void refuse_differences();
@@ -514,45 +520,53 @@ detail::WritesReport Step::UnderWay::writes() const {
   for (size_t i = 0; i < std::min(now.size(), before.size()); ++i) {
     report.have_changed.push_back(now[i] != before[i]);
   }
+  report.named = named();
   return report;
 }
 
-/// Is every trainable weight in one of the optimizers that the step was told of?
-bool Step::UnderWay::are_optimizers_known() const {
+/// How many trainable weights of each model are in optimizers that the step was told of.
+std::vector<detail::WritesReport::Named> Step::UnderWay::named() const {
+  using enum detail::WritesReport::Named;
   std::unordered_set<const at::TensorImpl*> known;
-  for (torch::optim::Optimizer* const optimizer : options_.optimizers) {
+  for (const torch::optim::Optimizer* const optimizer : options_.optimizers) {
+    if (is_divided(optimizer)) continue;
     for (const auto& group : optimizer->param_groups()) {
       for (const at::Tensor& parameter : group.params()) known.insert(parameter.unsafeGetTensorImpl());
     }
   }
-  bool all = true;
+  std::vector<detail::WritesReport::Named> models;
   for_each_replicated([&](StepMember& member) {
+    size_t trainable = 0, in_known = 0;
     for (const at::Tensor& weight : member.weights()) {
-      all = all && (!weight.requires_grad() || known.count(weight.unsafeGetTensorImpl()) > 0);
+      if (!weight.requires_grad()) continue;
+      ++trainable;
+      in_known += known.count(weight.unsafeGetTensorImpl());
     }
+    models.push_back(in_known == 0 ? none : in_known < trainable ? some : all);
   });
-  return all;
+  return models;
 }
 
-/// If some ranks have updated weights and others not, those that have go back to the state of one that has not.
+/// If some ranks have updated weights and others not, those that have go back to the state of one that has not. Other models
+/// stay as they are: all ranks have updated them, or nobody has.
 void Step::UnderWay::level_weights() {
   if (!control_) return;
   const detail::WritesReport own = writes();
   std::vector<detail::WritesReport> reports;
-  for (const auto& json : control_->exchange({own.has_joined, own.have_changed})) {
-    reports.push_back({.has_joined = json.at(0), .have_changed = json.at(1)});
+  for (const auto& json : control_->exchange({own.has_joined, own.have_changed, own.named})) {
+    reports.push_back({.has_joined = json.at(0), .have_changed = json.at(1), .named = json.at(2)});
   }
   const bool any_joined =
       std::any_of(reports.begin(), reports.end(), [](const auto& report) { return report.has_joined; });
-  const std::optional<int> source = detail::rank_to_copy(reports);
+  const std::optional<detail::Levelling> plan = detail::plan_levelling(reports);
   std::string& message = verdict_->message;
-  if (!source) {
+  if (!plan) {
     const auto& changed = own.have_changed;
     const bool any = !any_joined && std::find(changed.begin(), changed.end(), true) != changed.end();
     if (any) message += "; all ranks had updated their weights by then";
     return;
   }
-  if (any_joined || !are_optimizers_known()) {
+  if (!plan->is_possible) {
     message += "; some ranks had updated weights by then and others not, so they differ";
     if (!any_joined) {
       message +=
@@ -565,22 +579,23 @@ void Step::UnderWay::level_weights() {
   const auto send = [&](const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : tensors) {
       const at::Tensor values = tensor.detach().contiguous();
-      control_->group().broadcast(values, {.src = *source});
+      control_->group().broadcast(values, {.src = plan->source});
       if (!values.is_alias_of(tensor)) tensor.detach().copy_(values);
     }
   };
+  size_t model = 0;
   for_each_replicated([&](StepMember& member) {
+    if (!plan->models[model++]) return;
     send(member.weights());
     send(member.buffers());
   });
   for (torch::optim::Optimizer* const optimizer : options_.optimizers) {
-    broadcast_optimizer_state(*optimizer, {.src = *source, .process_group = control_->group()});
+    if (is_divided(optimizer)) continue;
+    broadcast_optimizer_state(*optimizer, {.src = plan->source, .process_group = control_->group()});
   }
-  const auto& changed = reports[static_cast<size_t>(*source)].have_changed;
-  const bool is_undone = std::find(changed.begin(), changed.end(), true) == changed.end();
   message += fmt::format(
       "; some ranks had updated weights by then: all have the weights and the state of the optimizers of rank {} now{}",
-      *source, is_undone ? ", which had not" : "");
+      plan->source, plan->is_undone ? ", which had not" : "");
 }
 
 /// The ranks' weights have differed since a failed step. Throws unless they have been made equal meanwhile.

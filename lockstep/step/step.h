@@ -21,7 +21,8 @@ struct StepOptions {
   /// Optimizers of LibTorch's own whose step() the step calls. They cannot ask the other ranks before they write weights.
   /// If a step fails when some ranks have written and others not, those get the state of the lowest rank that has not: its
   /// weights, its buffers and the state of these optimizers. Without the list their weights differ then, and every further
-  /// step throws Error until they have been made equal. Optimizers of Lockstep need not be named.
+  /// step throws Error until they have been made equal. Optimizers of Lockstep need not be named, unless one of LibTorch's
+  /// updates other weights of the same model.
   std::vector<torch::optim::Optimizer*> optimizers{};
 };
 

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
 #include <chrono>
@@ -371,6 +372,56 @@ TEST(Steps, LibTorchsOptimizerOnOneRankAlone) {
   check_throws<Error>([&] { lockstep::step(world(), [] {}); }, "sync_module_states");
   sync_module_states(*model, {});
   CHECK_TRUE(lockstep::step(world(), [] {}));
+}
+
+/// Lockstep's optimizers need not be named, also where a step undoes what another optimizer has written. They may be.
+TEST(Steps, LibTorchsOptimizerBesideLockstepsOnOneRankAlone) {
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+  const auto check = [&](torch::optim::Optimizer& first, DistributedDataParallel<Toy>& ddp, bool is_named) {
+    Toy other;
+    DistributedDataParallel<Toy> ddp_other(other);
+    torch::optim::Adam second(other->parameters(), torch::optim::AdamOptions(0.1));
+    StepOptions named{.optimizers = {&second}};
+    if (is_named) named.optimizers.push_back(&first);
+    const auto run = [&](int number, bool fails) {
+      lockstep::step(
+          world(),
+          [&] {
+            first.zero_grad();
+            second.zero_grad();
+            toy_loss(ddp, number, world().rank()).backward();
+            toy_loss(ddp_other, number, world().rank()).backward();
+            first.step();
+            if (!fails || world().rank() == 0) second.step();
+            world().barrier();
+            if (fails && world().rank() == 1) throw Planned("after the agreement");
+          },
+          named);
+    };
+    check_step_fails(1, "optimizers of rank 1 now, which had not", [&] { run(0, /*fails=*/true); });
+    const Toy fresh;
+    CHECK_EQUAL(fresh->net1->weight, other->net1->weight);
+    CHECK_TRUE(second.state().empty());
+    CHECK_TRUE(!at::equal(fresh->net1->weight, ddp.module()->net1->weight));
+    check_same_on_all(*ddp.module());
+    check_same_on_all(*other);
+    run(1, /*fails=*/false);
+    check_same_on_all(*ddp.module());
+    check_same_on_all(*other);
+  };
+  for (const bool is_named : {false, true}) {
+    Toy model, divided_model;
+    DistributedDataParallel<Toy> ddp(model), divided_ddp(divided_model);
+    FusedSGD fused(model->parameters(), options);
+    check(fused, ddp, is_named);
+    ZeroRedundancyOptimizer<FusedSGD> divided(divided_model->parameters(), options);
+    check(divided, divided_ddp, is_named);
+  }
+  if (world().backend_name() != "lockstep") return;
+  Toy model;
+  DistributedDataParallel<Toy> ddp(model);
+  FusedZeroRedundancyOptimizer<FusedSGD> fused_zero(ddp, options);
+  check(fused_zero, ddp, /*is_named=*/false);
 }
 
 TEST(Steps, DividedOptimizers) {

@@ -210,7 +210,6 @@ class Reducer::StepPart final : public detail::StepMember {
     reducer_.order_.load(agreed);
     commit_step();
   }
-  const ProcessGroup* replica_group() const override { return &reducer_.group_; }
   bool is_interrupted() const override {
     try {
       return reducer_.group_.impl().is_interrupted();
@@ -219,13 +218,6 @@ class Reducer::StepPart final : public detail::StepMember {
     }
   }
   std::vector<ProcessGroup> own_groups() const override { return {reducer_.group_}; }
-  uint64_t probe_weights() const override {
-    uint64_t probe = 0;
-    for (const Parameter& parameter : reducer_.buckets_.parameters()) {
-      if (parameter.is_trainable) probe = (probe ^ probe_weight(parameter.tensor)) * 0x9E3779B97F4A7C15ULL;
-    }
-    return probe;
-  }
 
  private:
   Reducer& reducer_;
@@ -253,6 +245,14 @@ std::shared_ptr<Reducer> Reducer::create(std::vector<NamedTensor> parameters, Pr
 }
 
 Reducer::~Reducer() { OpenPasses::of_process().leave(this); }
+
+uint64_t Reducer::probe_weights() const {
+  uint64_t probe = 0;
+  for (const Parameter& parameter : buckets_.parameters()) {
+    if (parameter.is_trainable) probe = (probe ^ probe_weight(parameter.tensor)) * 0x9E3779B97F4A7C15ULL;
+  }
+  return probe;
+}
 
 void Reducer::register_comm_hook(CommHook hook) {
   if (reduction_.has_hook()) {

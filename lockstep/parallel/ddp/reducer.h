@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -99,6 +100,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// `hook` takes the place of averaging, in every bucket; sparse gradients are averaged as ever. On all
   /// ranks, before the first pass. Throws Error for a second hook and after a pass.
   void register_comm_hook(CommHook hook);
+
+  /// See StepMember.
+  uint64_t probe_weights() const;
 
   const GradientBuckets& buckets() const { return buckets_; }
   /// As of the last layout or the first pass.
