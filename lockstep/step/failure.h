@@ -41,7 +41,7 @@ FailureVerdict judge(const std::vector<FailureReport>& reports);
 struct WritesReport {
   /// How many of a model's trainable weights are in optimizers that the step was told of, and whose state all ranks can get.
   enum class Named : uint8_t { none, some, all };
-  bool has_joined = false;           ///< it has left join()'s body, and its weights are not the others' any more
+  bool has_joined = false;  ///< it has left join()'s body, and its weights are not the others' any more
   std::vector<bool> have_changed{};  ///< models come first
   std::vector<Named> named{};        ///< by model
 };
@@ -52,8 +52,9 @@ std::optional<int> rank_to_copy(const std::vector<WritesReport>& reports);
 
 /// How all ranks get the same weights again.
 struct Levelling {
-  int source = 0;              ///< the rank to copy
-  bool is_possible = false;    ///< false: of a model that differs nobody knows all optimizers, or a rank has joined
+  int source = 0;  ///< the rank to copy
+  bool is_possible =
+      false;  ///< false: of a model that differs nobody knows all optimizers, or a rank has joined
   bool is_undone = false;      ///< the source has written nothing of what differs
   std::vector<bool> models{};  ///< those to copy: some of their weights are in an optimizer that is copied
 };

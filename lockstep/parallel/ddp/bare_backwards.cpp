@@ -23,7 +23,9 @@ std::string BareBackwards::describe(const std::string& parameter) const {
       parameter, module_);
 }
 
-bool BareBackwards::has_run() const { return forwards_ > (StepUnderWay::current() != nullptr ? at_step_ : 0); }
+bool BareBackwards::has_run() const {
+  return forwards_ > (StepUnderWay::current() != nullptr ? at_step_ : 0);
+}
 
 void BareBackwards::note_gradient(size_t number, const std::string& parameter) {
   if (StepUnderWay::current() != nullptr) {

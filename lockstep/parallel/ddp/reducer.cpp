@@ -344,7 +344,8 @@ void Reducer::on_gradient(size_t parameter) {
     // A gradient that another wrapper averages is none of this one's.
     if (is_shared(parameter, [](const Reducer& other) { return other.counts_gradients(); })) return;
     buckets_.note_use(parameter);
-    if (!bare_.has_run() && group_.size() > 1 && logical_ranks_ == 0 && !is_of_another_that_has_run(parameter))
+    if (!bare_.has_run() && group_.size() > 1 && logical_ranks_ == 0 &&
+        !is_of_another_that_has_run(parameter))
       bare_.note_gradient(parameter, buckets_.parameters()[parameter].name);
     return;
   }
