@@ -13,7 +13,7 @@
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/job/spare.h"
-#include "lockstep/recovery/tensor_probe.h"
+#include "lockstep/parallel/tensor_probe.h"
 #include "python/backend.h"
 #include "python/recovery.h"
 #include "python/tensors.h"

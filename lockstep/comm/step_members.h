@@ -46,8 +46,8 @@ class StepMember {
   virtual void load_agreed(const std::vector<std::string>& /*agreed*/) {}
   /// Why a rank with this object cannot be replaced, such as "PowerSGDState has an error of each rank's own"; empty: it can.
   virtual std::string heal_problem() const { return {}; }
-  /// A number that changes, as good as always, when weights are written: of a few of their elements and of their version
-  /// counters (LibTorch's optimizers leave those alone).
+  /// A number that changes, as good as always, when weights are written: of a few of their elements, of some that have got a
+  /// gradient in this step, and of their version counters (LibTorch's optimizers leave those alone).
   virtual uint64_t probe_weights() const { return 0; }
   /// Whose ranks have its weights alike; null: it has none.
   virtual const ProcessGroup* replica_group() const { return nullptr; }

@@ -6,11 +6,10 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "lockstep/optim/sharded_optimizer.h"
+#include "lockstep/parallel/tensor_probe.h"
 
 namespace lockstep::detail {
 namespace {
@@ -36,23 +35,6 @@ bool may_have_no_state(const torch::optim::OptimizerParamGroup& group) {
   return sgd != nullptr && sgd->momentum() == 0;
 }
 
-/// The first element that is not zero, or the number of them.
-size_t find_first(const at::Tensor& gradient) {
-  const auto element = static_cast<size_t>(gradient.element_size());
-  const auto* const bytes = static_cast<const unsigned char*>(gradient.const_data_ptr());
-  const size_t count = gradient.nbytes();
-  constexpr size_t kBlock = 4096;
-  static constexpr unsigned char kZeros[kBlock] = {};
-  for (size_t at = 0; at < count; at += kBlock) {
-    const size_t length = std::min(kBlock, count - at);
-    if (std::memcmp(bytes + at, kZeros, length) == 0) continue;
-    const auto* const found =
-        std::find_if(bytes + at, bytes + at + length, [](unsigned char b) { return b != 0; });
-    return static_cast<size_t>(found - bytes) / element;
-  }
-  return static_cast<size_t>(gradient.numel());
-}
-
 }  // namespace
 
 WeightProbe::WeightProbe(std::vector<at::Tensor> parameters, std::vector<torch::optim::Optimizer*> optimizers)
@@ -71,49 +53,18 @@ WeightProbe::WeightProbe(std::vector<at::Tensor> parameters, std::vector<torch::
 }
 
 void WeightProbe::keep() {
-  for (Noted& noted : noted_) noted.is_noted = false;
+  for (GradientPlaces& noted : noted_) noted.forget();
   kept_ = numbers();
 }
 
 void WeightProbe::note_gradients() {
-  for (size_t which = 0; which < stateless_.size(); ++which) {
-    const at::Tensor& parameter = stateless_[which];
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined() || !is_plain(gradient) || !is_plain(parameter) ||
-        gradient.strides() != parameter.strides())
-      continue;
-    // What was noted by a backward before this one may have been written.
-    Noted& places = noted_[which];
-    if (std::exchange(places.is_noted, true)) continue;
-    places.count = 0;
-    const Elements gradients(gradient), weights(parameter);
-    const auto add = [&](size_t place) {
-      places.places[places.count] = place;
-      places.bits[places.count++] = weights.bits(place);
-    };
-    for (size_t i = 0; i < gradients.probed(); ++i) {
-      const size_t place = gradients.place(i);
-      if (gradients.bits(place) != 0) add(place);
-    }
-    if (places.count > 0) continue;
-    const size_t first = find_first(gradient);
-    const size_t end = std::min(first + kProbedElements, gradients.size());
-    for (size_t place = first; place < end; ++place) {
-      if (gradients.bits(place) != 0) add(place);
-    }
-  }
+  for (size_t which = 0; which < stateless_.size(); ++which) noted_[which].note(stateless_[which]);
 }
 
 bool WeightProbe::is_noted_written(bool with_divided) const {
   for (size_t which = 0; which < stateless_.size(); ++which) {
     const at::Tensor& parameter = stateless_[which];
-    const Noted& noted = noted_[which];
-    if (!noted.is_noted || !is_plain(parameter) || (is_divided(parameter) && !with_divided)) continue;
-    const Elements weights(parameter);
-    for (size_t i = 0; i < noted.count; ++i) {
-      const bool is_there = noted.places[i] < weights.size();
-      if (!is_there || weights.bits(noted.places[i]) != noted.bits[i]) return true;
-    }
+    if ((with_divided || !is_divided(parameter)) && noted_[which].are_written(parameter)) return true;
   }
   return false;
 }

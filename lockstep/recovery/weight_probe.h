@@ -4,13 +4,11 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <unordered_set>
 #include <vector>
 
-#include "lockstep/recovery/tensor_probe.h"
+#include "lockstep/parallel/gradient_places.h"
 
 namespace lockstep::detail {
 
@@ -21,8 +19,8 @@ class WeightProbe {
 
   /// What holds now is not written.
   void keep();
-  /// An averaging backward has ended. An optimizer without a state writes nothing but the elements that have a gradient, such as
-  /// some rows of an embedding: those are looked at, too.
+  /// An averaging backward has ended. Of the weights of optimizers without a state some elements that have a gradient are looked
+  /// at, too; see GradientPlaces.
   void note_gradients();
   /// Have weights or the state of an optimizer been written since keep()?
   bool are_written() const { return numbers() != kept_ || is_noted_written(/*with_divided=*/true); }
@@ -40,13 +38,6 @@ class WeightProbe {
     uint64_t whole = 0;    ///< of all others
     bool operator==(const Numbers&) const = default;
   };
-  /// Elements that have a gradient, and their values before an optimizer has used it.
-  struct Noted {
-    bool is_noted = false;  // since keep()
-    size_t count = 0;
-    std::array<size_t, kProbedElements> places{};
-    std::array<uint64_t, kProbedElements> bits{};
-  };
   Numbers numbers() const;
   bool is_divided(const at::Tensor& parameter) const {
     return divided_.contains(parameter.unsafeGetTensorImpl());
@@ -57,7 +48,7 @@ class WeightProbe {
   std::vector<torch::optim::Optimizer*> optimizers_;
   std::unordered_set<const at::TensorImpl*> divided_{};  // parameters of divided optimizers
   std::vector<at::Tensor> stateless_{};                  // of optimizers that may have no state
-  std::vector<Noted> noted_{};                           // one for each of them
+  std::vector<GradientPlaces> noted_{};                  // one for each of them
   Numbers kept_{};
 };
 

@@ -53,8 +53,8 @@ std::optional<int> rank_to_copy(const std::vector<WritesReport>& reports);
 /// How all ranks get the same weights again.
 struct Levelling {
   int source = 0;  ///< the rank to copy
-  bool is_possible =
-      false;  ///< false: of a model that differs nobody knows all optimizers, or a rank has joined
+  /// Not if a rank has joined, or a model that differs has weights in other optimizers.
+  bool is_possible = false;
   bool is_undone = false;      ///< the source has written nothing of what differs
   std::vector<bool> models{};  ///< those to copy: some of their weights are in an optimizer that is copied
 };

@@ -6,7 +6,9 @@
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -42,7 +44,7 @@ using detail::StepMember;
 
 namespace {
 
-/// How often an optimizer of LibTorch's has stepped, as its state says.
+/// A number that grows whenever an optimizer of LibTorch's steps, if it has a state.
 uint64_t count_steps(torch::optim::Optimizer& optimizer) {
   uint64_t count = optimizer.state().size();
   for (const auto& [parameter, state] : optimizer.state()) {
@@ -56,6 +58,10 @@ uint64_t count_steps(torch::optim::Optimizer& optimizer) {
     } else if (const auto* const rmsprop =
                    dynamic_cast<const torch::optim::RMSpropParamState*>(state.get())) {
       count += static_cast<uint64_t>(rmsprop->step());
+    } else if (const auto* const lbfgs = dynamic_cast<const torch::optim::LBFGSParamState*>(state.get())) {
+      count += static_cast<uint64_t>(lbfgs->n_iter());
+    } else if (const auto* const sgd = dynamic_cast<const torch::optim::SGDParamState*>(state.get())) {
+      if (sgd->momentum_buffer().defined()) count += sgd->momentum_buffer()._version();
     }
   }
   return count;

@@ -1,6 +1,8 @@
 #include "lockstep/recovery/weight_probe.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
@@ -47,6 +49,37 @@ TEST(WeightProbe, ASecondBackwardChangesNothingOfWhatWasNoted) {
   probe.note_gradients();
   optimizer.step();
   probe.note_gradients();  // of another model
+  EXPECT_TRUE(probe.are_written());
+}
+
+TEST(WeightProbe, TheLastBackwardCountsUnlessWeightsAreWritten) {
+  Embedding embedding;
+  torch::optim::SGD optimizer({embedding.weight}, torch::optim::SGDOptions(0.1));
+  WeightProbe probe({embedding.weight}, {&optimizer});
+  probe.keep();
+  embedding.set_gradient(357);
+  probe.note_gradients();
+  embedding.weight.mutable_grad().zero_();
+  embedding.set_gradient(123);
+  probe.note_gradients();
+  EXPECT_FALSE(probe.are_written());
+  optimizer.step();
+  EXPECT_TRUE(probe.are_written());
+}
+
+TEST(WeightProbe, SparseRowsAreSeen) {
+  Embedding embedding;
+  torch::optim::SGD optimizer({embedding.weight}, torch::optim::SGDOptions(0.1));
+  WeightProbe probe({embedding.weight}, {&optimizer});
+  probe.keep();
+  at::Tensor values = at::zeros({2, 4});
+  values[1][2] = 0.5;
+  const at::Tensor rows = at::full({1, 2}, 357, at::kLong);
+  rows[0][0] = 12;
+  embedding.weight.mutable_grad() = at::sparse_coo_tensor(rows, values, {1000, 4});
+  probe.note_gradients();
+  EXPECT_FALSE(probe.are_written());
+  optimizer.step();
   EXPECT_TRUE(probe.are_written());
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -372,6 +374,56 @@ TEST(Steps, LibTorchsOptimizerOnOneRankAlone) {
   check_throws<Error>([&] { lockstep::step(world(), [] {}); }, "sync_module_states");
   sync_module_states(*model, {});
   CHECK_TRUE(lockstep::step(world(), [] {}));
+}
+
+/// Its batches have none of the first, the middle and the last row.
+struct Words : torch::nn::Module {
+  explicit Words(bool is_sparse) {
+    table =
+        register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(64, 4).sparse(is_sparse)));
+    fill_with_waves(*this);
+  }
+  at::Tensor forward(const at::Tensor& words) { return table->forward(words); }
+  torch::nn::Embedding table{nullptr};
+};
+
+/// LibTorch's SGD changes no version of a weight, and only the rows of the batch.
+TEST(Steps, RowsOfAnEmbeddingOnOneRankAlone) {
+  struct Kind {
+    bool is_sparse, is_named;
+    double momentum;
+  };
+  for (const Kind& kind : {Kind{false, true, 0}, Kind{true, true, 0}, Kind{false, false, 0},
+                           Kind{true, false, 0}, Kind{false, true, 0.9}}) {
+    const auto model = std::make_shared<Words>(kind.is_sparse);
+    DistributedDataParallel ddp(model);
+    torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(kind.momentum));
+    StepOptions options;
+    if (kind.is_named) options.optimizers.push_back(&optimizer);
+    const auto run = [&](bool fails) {
+      lockstep::step(
+          world(),
+          [&] {
+            optimizer.zero_grad();
+            ddp(at::full({2}, 5 + world().rank(), at::kLong)).square().sum().backward();
+            if (!fails || world().rank() == 0) optimizer.step();
+            world().barrier();
+            if (fails && world().rank() == 1) throw Planned("after the agreement");
+          },
+          options);
+    };
+    run(/*fails=*/false);
+    const at::Tensor before = model->table->weight.detach().clone();
+    const std::string part = kind.is_named ? "of rank 1 now, which had not" : "so they differ";
+    check_step_fails(1, part, [&] { run(/*fails=*/true); });
+    if (kind.is_named) {
+      CHECK_EQUAL(before, model->table->weight);
+    } else {
+      sync_module_states(*model, {});
+    }
+    run(/*fails=*/false);
+    check_same_on_all(*model);
+  }
 }
 
 /// Lockstep's optimizers need not be named, also where a step undoes what another optimizer has written. They may be.

@@ -7,9 +7,9 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
-#include <cstring>
 #include <exception>
 #include <string>
 #include <unordered_set>
@@ -24,6 +24,7 @@
 #include "lockstep/parallel/ddp/sparse_gradients.h"
 #include "lockstep/parallel/ddp/trainable_check.h"
 #include "lockstep/parallel/ddp/uneven_passes.h"
+#include "lockstep/parallel/tensor_probe.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
@@ -151,19 +152,29 @@ class Reducer::Backward {
 
 namespace {
 
-/// Three of its elements, where that waits for no device, and its version.
+/// Looked at in every step: so few, and where that waits for no device.
+std::array<size_t, 3> probed_places(const detail::Elements& elements) {
+  return {0, elements.size() / 2, elements.size() - 1};
+}
+
+/// These elements, and its version.
 uint64_t probe_weight(const at::Tensor& weight) {
   uint64_t probe = weight._version();
-  if (!weight.is_cpu() || weight.numel() == 0 || !weight.is_non_overlapping_and_dense()) return probe;
-  const auto* const begin = static_cast<const std::byte*>(weight.const_data_ptr());
-  const auto element = static_cast<size_t>(weight.element_size());
-  const auto count = static_cast<size_t>(weight.numel());
-  for (const size_t i : {size_t{0}, count / 2, count - 1}) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, begin + i * element, std::min(element, sizeof bits));
-    probe = (probe ^ bits) * 0x9E3779B97F4A7C15ULL;
-  }
+  if (!detail::is_plain(weight)) return probe;
+  const detail::Elements elements(weight);
+  for (const size_t place : probed_places(elements))
+    probe = (probe ^ elements.bits(place)) * 0x9E3779B97F4A7C15ULL;
   return probe;
+}
+
+/// Will an optimizer that uses the gradient write these elements?
+bool does_probe_see(const at::Tensor& weight) {
+  const at::Tensor& gradient = weight.grad();
+  if (!gradient.defined() || !detail::is_plain(gradient) || gradient.strides() != weight.strides())
+    return false;
+  const detail::Elements elements(gradient);
+  const auto places = probed_places(elements);
+  return std::none_of(places.begin(), places.end(), [&](size_t place) { return elements.is_zero(place); });
 }
 
 }  // namespace
@@ -175,6 +186,7 @@ class Reducer::StepPart final : public detail::StepMember {
   void begin_step() override {
     reducer_.order_.receive();
     reducer_.bare_.begin_step();
+    for (detail::GradientPlaces& places : reducer_.places_) places.forget();
     commit_step();
   }
   void complete_step() override {
@@ -234,6 +246,7 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, ProcessGroup group, Reduce
       missing_(group_, allows_missing_),
       name_(options.module_name),
       bare_(options.module_name),
+      places_(buckets_.parameters().size()),
       in_step_(std::make_unique<StepPart>(*this)) {}
 
 std::shared_ptr<Reducer> Reducer::create(std::vector<NamedTensor> parameters, ProcessGroup group,
@@ -248,10 +261,22 @@ Reducer::~Reducer() { OpenPasses::of_process().leave(this); }
 
 uint64_t Reducer::probe_weights() const {
   uint64_t probe = 0;
-  for (const Parameter& parameter : buckets_.parameters()) {
-    if (parameter.is_trainable) probe = (probe ^ probe_weight(parameter.tensor)) * 0x9E3779B97F4A7C15ULL;
+  for (size_t p = 0; p < places_.size(); ++p) {
+    const Parameter& parameter = buckets_.parameters()[p];
+    if (!parameter.is_trainable) continue;
+    probe = (probe ^ probe_weight(parameter.tensor)) * 0x9E3779B97F4A7C15ULL;
+    if (places_[p].are_written(parameter.tensor)) ++probe;
   }
   return probe;
+}
+
+/// LibTorch's SGD writes through data(), which no version counts. Without momentum it writes only what has a gradient: in an
+/// embedding perhaps nothing that probe_weight() looks at.
+void Reducer::note_gradients() {
+  for (size_t p = 0; p < places_.size(); ++p) {
+    const Parameter& parameter = buckets_.parameters()[p];
+    if (parameter.is_trainable && !does_probe_see(parameter.tensor)) places_[p].note(parameter.tensor);
+  }
 }
 
 void Reducer::register_comm_hook(CommHook hook) {
@@ -457,6 +482,7 @@ void Reducer::end() {
   try {
     detail::call_before_agreement();
     finish();
+    if (detail::StepUnderWay::current() != nullptr) note_gradients();
     detail::call_after_averaging();
   } catch (const CommError&) {
     rethrow_in_pass(statistics_.passes);  // the group is broken: nothing goes on

@@ -33,6 +33,7 @@
 #include "lockstep/parallel/ddp/pass.h"
 #include "lockstep/parallel/ddp/pass_statistics.h"
 #include "lockstep/parallel/ddp/ready_order.h"
+#include "lockstep/parallel/gradient_places.h"
 #include "lockstep/parallel/hooks/comm_hook.h"
 
 namespace lockstep {
@@ -131,6 +132,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void fail_end();
   void backward_is_gone(std::thread::id thread);
   void start_what_is_left();
+  void note_gradients();
 
   ProcessGroup group_;
   bool allows_missing_;
@@ -147,6 +149,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   int failures_ = 0;          // here: outputs of forwards before the last one are of no use
   int logical_ranks_ = 0;     // 0: a rank is a process
   detail::BareBackwards bare_;
+  std::vector<detail::GradientPlaces> places_;  // by parameter, in a step
   std::unique_ptr<detail::StepMember> in_step_;
 };
 

@@ -1,4 +1,4 @@
-#include "lockstep/recovery/tensor_probe.h"
+#include "lockstep/parallel/tensor_probe.h"
 
 #include <algorithm>
 

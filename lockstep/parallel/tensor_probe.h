@@ -46,6 +46,11 @@ class Elements {
         return read<uint64_t>(at);
     }
   }
+  /// Is it 0, or -0.0?
+  bool is_zero(size_t place) const {
+    const size_t sign = 8 * (element_ < 8 ? element_ : 8) - 1;
+    return (bits(place) & ~(uint64_t{1} << sign)) == 0;
+  }
 
  private:
   template <class Bits>
