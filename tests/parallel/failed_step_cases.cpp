@@ -1,4 +1,5 @@
 // What a failed step puts back in a wrapper, its reducer and its hooks: the next step is as if it had not been.
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -171,6 +172,35 @@ const Prepare kNothing = [](DistributedDataParallel<Normed>&) {};
 
 TEST(FailedSteps, RunningStatisticsGoBack) {
   fail_steps_everywhere({.bucket_cap_mb = kTiny}, false, kNothing);
+}
+
+/// A buffer that stands before the others in the module's list, registered in the step that fails or before it.
+TEST(FailedSteps, RunningStatisticsGoBackIfTheListOfBuffersChanges) {
+  for (const bool is_in_step : {true, false}) {
+    Normed model;
+    DistributedDataParallel ddp(model);
+    lockstep::step(world(), [&] { run_normed(ddp, 0, Spot::nowhere); });
+    const auto add = [&] { model->register_buffer("early", at::full({8}, 5.0)); };
+    if (!is_in_step) add();
+    const at::Tensor mean = model->norm->running_mean, variance = model->norm->running_var;
+    const at::Tensor old_mean = mean.clone(), old_variance = variance.clone();
+    check_throws<StepFailedError>(
+        [&] {
+          lockstep::step(world(), [&] {
+            run_normed(ddp, 1, Spot::nowhere);
+            if (is_in_step) add();
+            run_normed(ddp, 2, Spot::nowhere);
+            model->named_buffers()["early"].fill_(6);
+            if (world().rank() == 0) throw std::runtime_error("on purpose");
+          });
+        },
+        "on purpose");
+    CHECK_EQUAL(mean, old_mean);
+    CHECK_EQUAL(variance, old_variance);
+    // In the step there was no value before it.
+    if (!is_in_step) CHECK_EQUAL(model->named_buffers()["early"], at::full({8}, 5.0));
+    lockstep::step(world(), [&] { run_normed(ddp, 3, Spot::nowhere); });
+  }
 }
 
 TEST(FailedSteps, SyncBatchNormGoesBack) { fail_steps_everywhere({.bucket_cap_mb = kTiny}, true, kNothing); }

@@ -160,12 +160,17 @@ class DdpCore::StepPart final : public StepMember {
   void keep_buffers() {
     if (std::exchange(keeps_buffers_, true)) return;
     const at::NoGradGuard no_grad;
-    const auto& buffers = core_.tensors_.buffers;
+    // Also those that were registered since the last forward, which follow_module() has not seen yet.
+    const std::vector<at::Tensor> buffers = core_.registered_->has_changed()
+                                                ? collect_tensors(*core_.module_, core_.options_).buffers
+                                                : core_.tensors_.buffers;
     buffers_.resize(buffers.size());
     for (size_t i = 0; i < buffers.size(); ++i) {
-      const at::Tensor &from = buffers[i], &to = buffers_[i];
+      buffers_[i].tensor = buffers[i];
+      const at::Tensor& from = buffers[i];
+      at::Tensor& to = buffers_[i].value;
       if (!to.defined() || to.sizes() != from.sizes() || to.scalar_type() != from.scalar_type()) {
-        buffers_[i] = from.detach().clone(at::MemoryFormat::Contiguous);
+        to = from.detach().clone(at::MemoryFormat::Contiguous);
       } else if (from.is_cpu() && from.is_contiguous()) {
         if (from.nbytes() > 0) std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
       } else {
@@ -184,10 +189,9 @@ class DdpCore::StepPart final : public StepMember {
     if (core_.buffer_sync_) core_.buffer_sync_->roll_back();
     if (!std::exchange(keeps_buffers_, false)) return;
     const at::NoGradGuard no_grad;
-    const auto& buffers = core_.tensors_.buffers;
-    for (size_t i = 0; i < std::min(buffers.size(), buffers_.size()); ++i) {
+    for (const KeptBuffer& buffer : buffers_) {
       // One that was given another shape in the step has no value to go back to.
-      if (buffers[i].sizes() == buffers_[i].sizes()) buffers[i].variable_data().copy_(buffers_[i]);
+      if (buffer.tensor.sizes() == buffer.value.sizes()) buffer.tensor.variable_data().copy_(buffer.value);
     }
   }
   std::string heal_problem() const override {
@@ -229,8 +233,13 @@ class DdpCore::StepPart final : public StepMember {
   }
 
  private:
+  /// As before the step's first forward. By the step's end the module may have other buffers.
+  struct KeptBuffer {
+    at::Tensor tensor, value;
+  };
+
   DdpCore& core_;
-  std::vector<at::Tensor> buffers_{};  // as before the step's first forward
+  std::vector<KeptBuffer> buffers_{};
   bool keeps_buffers_ = false;
   int64_t forwards_ = 0;
 };

@@ -20,6 +20,8 @@ class RegisteredTensors {
   /// Has something been registered, replaced or removed since the last look, or has a buffer another dtype or shape? The
   /// next look compares with what is there now. Some nanoseconds for each tensor and module.
   bool take_change();
+  /// Works like take_change(), but the next look compares with the same as this one.
+  bool has_changed() const;
 
  private:
   struct Buffer {
@@ -31,7 +33,6 @@ class RegisteredTensors {
     std::shared_ptr<torch::nn::Module> module;
     size_t parameters, buffers, children;  // how many
   };
-  bool has_changed() const;
   void look();
   void look_at(const std::shared_ptr<torch::nn::Module>& module);
 
