@@ -11,7 +11,7 @@
 
 namespace lockstep::detail {
 
-/// Of one parameter. An optimizer without a state writes nothing but the elements that have a gradient, such as some rows of an
+/// Belongs to one parameter. An optimizer without a state writes nothing but the elements that have a gradient, such as some rows of an
 /// embedding. One thread at a time.
 class GradientPlaces {
  public:

@@ -76,10 +76,10 @@ std::optional<int> rank_to_copy(const std::vector<WritesReport>& reports) {
   return differ ? least : std::nullopt;
 }
 
-std::optional<Levelling> plan_levelling(const std::vector<WritesReport>& reports) {
+std::optional<Leveling> plan_leveling(const std::vector<WritesReport>& reports) {
   const std::optional<int> source = rank_to_copy(reports);
   if (!source) return std::nullopt;
-  Levelling plan{.source = *source};
+  Leveling plan{.source = *source};
   const WritesReport& first = reports[static_cast<size_t>(*source)];
   // Programs that differ between ranks would not meet in the copies.
   const bool are_alike = std::all_of(reports.begin(), reports.end(), [&](const WritesReport& report) {

@@ -51,7 +51,7 @@ struct WritesReport {
 std::optional<int> rank_to_copy(const std::vector<WritesReport>& reports);
 
 /// How all ranks get the same weights again.
-struct Levelling {
+struct Leveling {
   int source = 0;  ///< the rank to copy
   /// Not if a rank has joined, or a model that differs has weights in other optimizers.
   bool is_possible = false;
@@ -60,7 +60,7 @@ struct Levelling {
 };
 
 /// Nothing: no rank has written what others have not.
-std::optional<Levelling> plan_levelling(const std::vector<WritesReport>& reports);
+std::optional<Leveling> plan_leveling(const std::vector<WritesReport>& reports);
 
 /// Those of `names` that every rank of `ranks` (of the reports) has.
 bool is_everywhere(const std::string& name, const std::vector<int>& ranks,

@@ -564,7 +564,7 @@ void Step::UnderWay::level_weights() {
   }
   const bool any_joined =
       std::any_of(reports.begin(), reports.end(), [](const auto& report) { return report.has_joined; });
-  const std::optional<detail::Levelling> plan = detail::plan_levelling(reports);
+  const std::optional<detail::Leveling> plan = detail::plan_leveling(reports);
   std::string& message = verdict_->message;
   if (!plan) {
     const auto& changed = own.have_changed;

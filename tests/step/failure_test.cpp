@@ -69,9 +69,9 @@ TEST(Failure, OnlyModelsThatDifferNeedKnownOptimizers) {
   const auto wrote = [](std::vector<bool> what, std::vector<WritesReport::Named> named) {
     return WritesReport{.have_changed = std::move(what), .named = std::move(named)};
   };
-  EXPECT_FALSE(plan_levelling(Reports{wrote({true}, {none}), wrote({true}, {none})}));
+  EXPECT_FALSE(plan_leveling(Reports{wrote({true}, {none}), wrote({true}, {none})}));
   // All ranks have updated the first model; the second one's optimizer is the last entry.
-  const auto plan = plan_levelling(
+  const auto plan = plan_leveling(
       Reports{wrote({true, true, true}, {none, all}), wrote({true, false, false}, {none, all})});
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->source, 1);
@@ -79,23 +79,23 @@ TEST(Failure, OnlyModelsThatDifferNeedKnownOptimizers) {
   EXPECT_TRUE(plan->is_undone);
   EXPECT_EQ(plan->models, (std::vector<bool>{false, true}));
   for (const auto named : {none, some}) {
-    const auto unknown = plan_levelling(Reports{wrote({true}, {named}), wrote({false}, {named})});
+    const auto unknown = plan_leveling(Reports{wrote({true}, {named}), wrote({false}, {named})});
     ASSERT_TRUE(unknown);
     EXPECT_FALSE(unknown->is_possible);
   }
-  // Of a model with two optimizers one differs.
-  const auto mixed = plan_levelling(Reports{wrote({true, true}, {some}), wrote({true, false}, {some})});
+  // A model has two optimizers, of which one differs.
+  const auto mixed = plan_leveling(Reports{wrote({true, true}, {some}), wrote({true, false}, {some})});
   ASSERT_TRUE(mixed);
   EXPECT_TRUE(mixed->is_possible);
   EXPECT_EQ(mixed->models, std::vector<bool>{true});
   // Each of two ranks has written something that the other one has not.
   const auto apart =
-      plan_levelling(Reports{wrote({true, false}, {all, all}), wrote({false, true}, {all, all})});
+      plan_leveling(Reports{wrote({true, false}, {all, all}), wrote({false, true}, {all, all})});
   ASSERT_TRUE(apart);
   EXPECT_TRUE(apart->is_possible);
   EXPECT_FALSE(apart->is_undone);
   // The programs name other optimizers.
-  const auto unlike = plan_levelling(Reports{wrote({true, true}, {all}), wrote({false}, {none})});
+  const auto unlike = plan_leveling(Reports{wrote({true, true}, {all}), wrote({false}, {none})});
   ASSERT_TRUE(unlike);
   EXPECT_FALSE(unlike->is_possible);
 }
