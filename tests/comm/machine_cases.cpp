@@ -100,6 +100,43 @@ TEST(Machines, AMonitoredBarrierMeetsNoMessageThatIsUnderWay) {
   }
 }
 
+/// The first receive from rank 1 waits behind one from any rank, which then takes another machine's message.
+TEST(Machines, ReceivesFromOneRankTakeItsMessagesInOrder) {
+  const World world = lockstep::testing::world();
+  ONLY_IF(world.backend_name() == "lockstep" && world.size() > 2);
+  const int last = world.size() - 1;
+  constexpr int kGo = 7;
+  for (const bool is_blocking : {false, true}) {
+    const at::Tensor go = at::full({1}, 0, at::kInt);
+    if (world.rank() == last) world.send(at::full({1}, 100, at::kInt), 0);
+    if (world.rank() == 1) {
+      world.recv(go, 0, {.tag = kGo});
+      for (const int value : {1, 2}) world.send(at::full({1}, value, at::kInt), 0);
+    }
+    if (world.rank() == 0) {
+      const at::Tensor from_any = at::full({1}, -1, at::kInt);
+      const at::Tensor first = from_any.clone(), second = from_any.clone();
+      const auto any = world.irecv(from_any), first_of_two = world.irecv(first, 1);
+      any->wait();
+      CHECK_TRUE(any->source_rank() == last);
+      if (is_blocking) {
+        const auto sent = world.isend(go, 1, {.tag = kGo});
+        world.recv(second, 1);
+        sent->wait();
+      } else {
+        const auto second_of_two = world.irecv(second, 1);
+        world.send(go, 1, {.tag = kGo});
+        second_of_two->wait();
+      }
+      first_of_two->wait();
+      CHECK_EACH(from_any, 100);
+      CHECK_EACH(first, 1);
+      CHECK_EACH(second, 2);
+    }
+    world.barrier();
+  }
+}
+
 TEST(Machines, MemoryInCommonIsMadeAfterWhatWasStartedBefore) {
   const World world = lockstep::testing::world();
   ONLY_IF(world.backend_name() == "lockstep");

@@ -388,9 +388,9 @@ std::shared_ptr<Work> HybridMessages::receive(const std::shared_ptr<HybridState>
                                         .may_come_from_here = message.root == kAnyRank || is_from_here});
   {
     const base::LockGuard lock(mutex_);
-    // One from any rank that was started before has the first choice.
+    // Those that were started before have the first choice: from any rank, or from this one behind such a one.
     const auto has_priority = [&](const auto& other) {
-      return other->source == kAnyRank && other->tag == message.tag;
+      return other->tag == message.tag && (other->source == kAnyRank || other->source == message.root);
     };
     if (!is_from_here || std::any_of(waiting_.begin(), waiting_.end(), has_priority)) {
       open();
