@@ -114,7 +114,8 @@ void wait_for(const Engine& engine, c10d::Work& work, Timeout longest, const Int
       return;
     } catch (const std::exception&) {
       if (work.isCompleted()) {  // just now, or with an error
-        if (work.exception() != nullptr) throw;
+        // What is caught may be the slice's own end, just before the work's.
+        if (const std::exception_ptr failure = work.exception()) std::rethrow_exception(failure);
         continue;
       }
       if (left <= kSlice) throw;
@@ -167,7 +168,8 @@ class C10dWorkAdapter : public Work {
       engine_->has_failed = true;
       throw;
     } catch (const std::exception& error) {
-      if (!is_message_ && timeout && *timeout < timeout_ && !work_->isCompleted()) {
+      const bool has_failed = work_->isCompleted() && work_->exception() != nullptr;
+      if (!is_message_ && timeout && *timeout < timeout_ && !has_failed) {
         throw TimeoutError(fmt::format("{} has not ended within {} ms", what_, timeout->count()));
       }
       fail(*engine_, interruption_, what_, error);
