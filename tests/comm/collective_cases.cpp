@@ -318,6 +318,30 @@ TEST(Collectives, ConjugatedAndNegatedViews) {
   CHECK_EACH(negated, -world().size());
 }
 
+/// Contiguous, but its memory holds the numbers with the other sign.
+TEST(Collectives, NegatedViewsOfRealNumbers) {
+  const World world = lockstep::testing::world();
+  const bool is_first = world.rank() == 0;
+  const auto negated = [] { return at::_neg_view(at::ones({3})); };
+  const at::Tensor part = at::zeros({3});
+  world.scatter(part, std::vector<at::Tensor>(is_first ? static_cast<size_t>(world.size()) : 0, negated()));
+  CHECK_EACH(part, -1);
+  for (const at::Tensor& gathered : world.gather(negated())) CHECK_EACH(gathered, -1);
+  for (const at::Tensor& gathered : world.all_gather(negated())) CHECK_EACH(gathered, -1);
+  const at::Tensor from_first = is_first ? negated() : at::zeros({3});
+  world.broadcast(from_first);
+  CHECK_EACH(from_first, -1);
+  const at::Tensor sum = negated();
+  world.all_reduce(sum);
+  CHECK_EACH(sum, -world.size());
+  const at::Tensor message = at::zeros({3});
+  if (is_first && world.size() > 1) world.send(negated(), 1);
+  if (world.rank() == 1) {
+    world.recv(message, 0);
+    CHECK_EACH(message, -1);
+  }
+}
+
 TEST(Collectives, HalfPrecision) {
   const World world = lockstep::testing::world();
   for (const auto dtype : {at::kHalf, at::kBFloat16}) {

@@ -17,6 +17,7 @@
 #include "lockstep/comm/backends/blocked_sigpipe.h"
 #include "lockstep/comm/backends/memory_in_flight.h"
 #include "lockstep/comm/backends/spare_engines.h"
+#include "lockstep/comm/process_group/arguments.h"
 #include "lockstep/comm/process_group/prepared.h"
 #include "lockstep/comm/shm_tensor.h"
 
@@ -491,7 +492,7 @@ c10::intrusive_ptr<c10d::Work> C10dGroup::begin(const Collective& collective) {
     case Collective::Kind::broadcast:
       return backend_->broadcast(inputs, make_options<c10d::BroadcastOptions>(collective));
     case Collective::Kind::scatter:
-      for (at::Tensor& input : inputs) input = input.contiguous();
+      for (at::Tensor& input : inputs) input = plain(input);
       if (rank() == collective.root) lists.push_back(std::move(inputs));
       return backend_->scatter(outputs, lists, make_options<c10d::ScatterOptions>(collective));
     case Collective::Kind::gather:
