@@ -91,7 +91,16 @@ class AllWork : public Work {
 
  private:
   void do_wait(OptionalTimeout timeout) override {
-    for (const auto& work : works_) work->wait(timeout);
+    using Clock = std::chrono::steady_clock;
+    if (!timeout) return wait_for_each([] { return OptionalTimeout(); });
+    wait_for_each([end = Clock::now() + *timeout]() -> OptionalTimeout {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+      return std::max(left, std::chrono::milliseconds(0));
+    });
+  }
+  template <class FindLeft>
+  void wait_for_each(const FindLeft& find_left) {
+    for (const auto& work : works_) work->wait(find_left());
   }
   bool poll() override {
     const bool all =

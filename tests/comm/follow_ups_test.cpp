@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 
@@ -124,6 +125,26 @@ class EndsAfterLooks final : public Work {
   const std::shared_ptr<int> looks_;
   mutable std::function<bool()> look_;
 };
+
+/// Its timeout is that of all of them together.
+TEST(AllOf, AShortWaitDoesNotBeginAnewWithEachOperation) {
+  std::vector<std::shared_ptr<FakeWork>> fakes;
+  std::vector<std::shared_ptr<Work>> works;
+  for (int i = 0; i < 6; ++i)
+    works.push_back(fakes.emplace_back(std::make_shared<FakeWork>(Work::EngineKind::own)));
+  const auto all = all_of(works);
+  std::thread ending([&] {
+    for (const auto& fake : fakes) {
+      std::this_thread::sleep_for(100ms);
+      fake->end();
+    }
+  });
+  EXPECT_THROW(all->wait(200ms), TimeoutError);
+  all->wait();
+  ending.join();
+  EXPECT_TRUE(all->is_success());
+  EXPECT_NO_THROW(all->wait(0ms));
+}
 
 TEST_F(FollowUpsTest, BothEndBetweenTwoLooks) {
   for (const int looks : {1, 2, 3}) {

@@ -234,6 +234,8 @@ class MemberWork final : public Work {
     }
   }
   void do_wait(OptionalTimeout timeout) override {
+    using Clock = std::chrono::steady_clock;
+    const auto end = timeout ? Clock::now() + *timeout : Clock::time_point::max();
     for (; waited_ < part_.works.size(); ++waited_) {
       const auto wait = [&](Timeout slice) {
         bool has_ended = false;
@@ -247,9 +249,11 @@ class MemberWork final : public Work {
         });
         return has_ended;
       };
-      // Without one this rank waits for longer than its leader, whose error says more.
+      // Without a timeout this rank waits for longer than its leader, whose error says more.
       const auto longest = timeout.value_or(operation_->timeout + 2 * kLeaderFirst);
-      if (wait_in_slices(state_->health(), longest, wait)) {
+      const auto left =
+          timeout ? std::max(std::chrono::ceil<Timeout>(end - Clock::now()), Timeout(0)) : longest;
+      if (wait_in_slices(state_->health(), left, wait)) {
         if (part_.ended) part_.ended(waited_);
         continue;
       }

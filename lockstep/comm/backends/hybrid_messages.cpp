@@ -66,11 +66,11 @@ class WatchedTransfer {
   WatchedTransfer(std::shared_ptr<Transfer> transfer, Milliseconds timeout, int peer, std::string what)
       : transfer_(std::move(transfer)), timeout_(timeout), peer_(peer), what_(std::move(what)) {}
 
-  /// Blocks until it has ended, all of its time.
-  void wait() {
-    if (ending_ == nullptr) return wait_for(*transfer_, timeout_, peer_, what_);
-    while (!ends_within(kLook)) {
-    }
+  /// Blocks until it has ended. Throws TimeoutError after `left`, which is what is left of its time.
+  void wait(Milliseconds left) {
+    // Gloo takes 0 for no timeout.
+    if (ending_ == nullptr) return wait_for(std::max(left, Milliseconds(1)));
+    if (!ends_within(left)) throw_late();
   }
   bool ends_within(Milliseconds longest) {
     if (ending_ == nullptr) watch_for_end();
@@ -90,19 +90,23 @@ class WatchedTransfer {
     bool has_ended LOCKSTEP_GUARDED_BY(mutex) = false;
     std::exception_ptr failure LOCKSTEP_GUARDED_BY(mutex);
   };
-  static void wait_for(Transfer& transfer, Milliseconds timeout, int peer, const std::string& what) {
+  [[noreturn]] void throw_late() const {
+    throw TimeoutError(fmt::format("{} has not ended within {} ms", what_, timeout_.count()), {peer_});
+  }
+  void wait_for(Milliseconds longest) const {
     try {
-      transfer.wait(timeout);
+      transfer_->wait(longest);
     } catch (const TimeoutError&) {
-      throw TimeoutError(fmt::format("{} has not ended within {} ms", what, timeout.count()), {peer});
+      throw_late();
     }
   }
   void watch_for_end() {
     ending_ = std::make_shared<Ending>();
-    std::thread([ending = ending_, transfer = transfer_, timeout = timeout_, peer = peer_, what = what_] {
+    WatchedTransfer own(transfer_, timeout_, peer_, what_);
+    std::thread([ending = ending_, own = std::move(own)] {
       std::exception_ptr failure;
       try {
-        wait_for(*transfer, timeout, peer, what);
+        own.wait_for(own.timeout_);
       } catch (...) {
         failure = std::current_exception();
       }
@@ -186,6 +190,9 @@ class HybridMessageWork : public Work {
     });
     return has_ended;
   }
+  static Milliseconds find_left(Clock::time_point end) {
+    return std::max(std::chrono::ceil<Milliseconds>(end - Clock::now()), Milliseconds(0));
+  }
   /// Not the group's: the message goes on.
   [[noreturn]] static void throw_too_early(const std::string& what, Milliseconds waited) {
     throw TimeoutError(fmt::format("{} has not ended within {} ms", what, waited.count()));
@@ -216,20 +223,23 @@ class MessageHere final : public HybridMessageWork {
 
 class SendAway final : public HybridMessageWork {
  public:
-  SendAway(std::shared_ptr<HybridState> state, std::vector<WatchedTransfer> parts, std::string what)
-      : HybridMessageWork(std::move(state)), parts_(std::move(parts)), what_(std::move(what)) {}
+  SendAway(std::shared_ptr<HybridState> state, std::vector<WatchedTransfer> parts, Milliseconds timeout,
+           std::string what)
+      : HybridMessageWork(std::move(state)),
+        parts_(std::move(parts)),
+        timeout_(timeout),
+        what_(std::move(what)) {}
 
  private:
   void do_wait(OptionalWait timeout) override {
-    const auto end = timeout ? Clock::now() + *timeout : Clock::time_point::max();
+    const auto end = Clock::now() + timeout.value_or(timeout_);  // of all parts
     for (; ended_ < parts_.size(); ++ended_) {
       if (!timeout) {
-        guarded([&] { parts_[ended_].wait(); });
+        guarded([&] { parts_[ended_].wait(find_left(end)); });
         continue;
       }
-      const auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now());
       bool has_ended = false;
-      guarded([&] { has_ended = parts_[ended_].ends_within(std::max(left, Milliseconds(0))); });
+      guarded([&] { has_ended = parts_[ended_].ends_within(find_left(end)); });
       if (!has_ended) throw_too_early(what_, *timeout);
     }
   }
@@ -242,6 +252,7 @@ class SendAway final : public HybridMessageWork {
     return true;
   }
   std::vector<WatchedTransfer> parts_;
+  Milliseconds timeout_;
   std::string what_;
   size_t ended_ = 0;  // of them
 };
@@ -255,35 +266,22 @@ class ReceiveWork final : public HybridMessageWork {
 
  private:
   void do_wait(OptionalWait timeout) override {
-    const auto longest = timeout.value_or(receive_->timeout);
-    const auto end = Clock::now() + longest;
-    const auto left = [&] {
-      return std::max(std::chrono::duration_cast<Milliseconds>(end - Clock::now()), Milliseconds(0));
-    };
-    while (!is_matched_within(std::min(left(), kLook))) {
-      if (left() > Milliseconds(0)) continue;
-      if (timeout) throw_too_early(receive_->describe(), longest);
-      messages_.forget(*receive_);
-      guarded([&] {
-        const std::vector<int> late =
-            receive_->source == kAnyRank ? std::vector<int>() : std::vector<int>{receive_->source};
-        throw TimeoutError(
-            fmt::format("{} has not ended within {} ms", receive_->describe(), longest.count()), late);
-      });
+    const auto end = Clock::now() + timeout.value_or(receive_->timeout);  // of all that it waits for
+    while (!is_matched_within(std::min(find_left(end), kLook))) {
+      if (find_left(end) == Milliseconds(0)) throw_late(timeout);
     }
     check_match();
-    if (receive_->here && !ends_here(*receive_->here, timeout ? OptionalWait(left()) : timeout))
-      throw_too_early(receive_->describe(), longest);
+    if (receive_->here && !ends_here(*receive_->here, find_left(end))) throw_late(timeout);
     if (receive_->rest) {
       bool has_ended = !timeout;
       guarded([&] {
         if (timeout) {
-          has_ended = receive_->rest->ends_within(left());
+          has_ended = receive_->rest->ends_within(find_left(end));
         } else {
-          receive_->rest->wait();
+          receive_->rest->wait(find_left(end));
         }
       });
-      if (!has_ended) throw_too_early(receive_->describe(), longest);
+      if (!has_ended) throw_late(timeout);
     }
     has_ended_ = true;
   }
@@ -298,6 +296,16 @@ class ReceiveWork final : public HybridMessageWork {
     }
     has_ended_ = true;
     return true;
+  }
+  /// `timeout`: none: the operation's, whose passing is the group's failure.
+  [[noreturn]] void throw_late(OptionalWait timeout) {
+    if (timeout) throw_too_early(receive_->describe(), *timeout);
+    messages_.forget(*receive_);
+    const int late = receive_->is_matched ? receive_->sender : receive_->source;
+    const auto error = std::make_exception_ptr(TimeoutError(
+        fmt::format("{} has not ended within {} ms", receive_->describe(), receive_->timeout.count()),
+        late == kAnyRank ? std::vector<int>() : std::vector<int>{late}));
+    std::rethrow_exception(state_->health().fail(error));
   }
   bool is_matched_within(Milliseconds longest) {
     bool is_matched = false;
@@ -374,7 +382,7 @@ std::shared_ptr<Work> HybridMessages::send_away(const std::shared_ptr<HybridStat
                          message.timeout, message.root, what);
     }
   }
-  return std::make_shared<SendAway>(state, std::move(parts), what);
+  return std::make_shared<SendAway>(state, std::move(parts), message.timeout, what);
 }
 
 std::shared_ptr<Work> HybridMessages::receive(const std::shared_ptr<HybridState>& state,
