@@ -269,8 +269,9 @@ class ProcessGroup {
   WorkPtr all_to_all_async(const TensorList& outputs, const TensorList& inputs,
                            CollectiveOptions options = {}) const;
 
-  /// Sends `tensor` to rank `dst` (which may be this one, except on Gloo: ValueError). Small messages, and on the lockstep backend all
-  /// that find room in the channel, do not wait for the receiver; others block until it takes them.
+  /// Sends `tensor` to rank `dst` (which may be this one, except on Gloo: ValueError). Blocks until the receiver takes it. On the
+  /// lockstep backend these do not wait for the receiver: a message on one machine that finds room in the channel, and a
+  /// message to another machine of at most 4072 bytes, unless 1024 messages wait there.
   void send(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
   /// Receives into `tensor`, whose size must be the message's, from rank `src` or, without one, from any.
   /// Returns the sender. Blocks. Throws ValueError at once if `src` is this rank, it has sent itself no such

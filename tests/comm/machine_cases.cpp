@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -134,6 +135,26 @@ TEST(Machines, ReceivesFromOneRankTakeItsMessagesInOrder) {
       CHECK_EACH(second, 2);
     }
     world.barrier();
+  }
+}
+
+/// Also the first one of a group, whose receiver has not called anything for messages.
+TEST(Machines, ASmallSendDoesNotWaitForItsReceiver) {
+  const World world = lockstep::testing::world();
+  ONLY_IF(world.backend_name() == "lockstep" && world.size() > 1);
+  const int last = world.size() - 1;
+  std::vector<int> everyone(static_cast<size_t>(world.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  for (const int64_t count : {1, 1018}) {
+    const ProcessGroup group = world.new_group(everyone, {.timeout = std::chrono::seconds(30)});
+    if (world.rank() == 0) group.send(at::full({count}, 5, at::kInt), last);
+    group.barrier();
+    if (world.rank() == last) {
+      const at::Tensor received = at::full({count}, -1, at::kInt);
+      group.recv(received, 0);
+      CHECK_EACH(received, 5);
+    }
+    group.barrier();
   }
 }
 

@@ -36,11 +36,12 @@ bool is_lost_connection(const std::exception_ptr& cause) {
 }  // namespace
 
 HybridHealth::HybridHealth(HybridRanks ranks, std::shared_ptr<Impl> local, HybridControl control,
-                           std::function<void()> stop_wire)
+                           std::function<void()> stop_wire, std::function<void()> take_messages)
     : ranks_(std::move(ranks)),
       local_(std::move(local)),
       control_(std::move(control)),
-      stop_wire_(std::move(stop_wire)) {
+      stop_wire_(std::move(stop_wire)),
+      take_messages_(std::move(take_messages)) {
   watch();
 }
 
@@ -147,6 +148,13 @@ std::exception_ptr HybridHealth::settle(const std::exception_ptr& failure) {
   return failure;
 }
 
+std::string HybridHealth::message_name(int to) { return fmt::format("message/{}", to); }
+
+void HybridHealth::tell_message(int to) const {
+  const std::string where = key(message_name(to));
+  if (control_.control->get(where).empty()) control_.control->set(where, "sent");
+}
+
 /// From the thread of the control connections: ends this rank's waits, which then throw what has been told.
 void HybridHealth::take_news() noexcept {
   try {
@@ -155,9 +163,11 @@ void HybridHealth::take_news() noexcept {
       settle(told);
     } else if (auto loss = find_loss()) {
       settle(loss);
+    } else if (!read(key(message_name(ranks_.own))).empty()) {
+      take_messages_();
     }
   } catch (const std::exception& error) {
-    log::debug(std::string("a group over several machines that has lost a rank: ") + error.what());
+    log::debug(std::string("a group over several machines that has news: ") + error.what());
   }
 }
 

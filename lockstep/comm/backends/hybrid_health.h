@@ -37,8 +37,9 @@ class HybridHealth {
   using Impl = ProcessGroup::Impl;
 
   /// `local`: the ranks of this machine. `stop_wire`: ends this rank's waits for other machines; from any thread.
+  /// `take_messages`: another rank has told this one of a message; from any thread, and maybe again.
   HybridHealth(HybridRanks ranks, std::shared_ptr<Impl> local, HybridControl control,
-               std::function<void()> stop_wire);
+               std::function<void()> stop_wire, std::function<void()> take_messages);
   HybridHealth(const HybridHealth&) = delete;
   /// Until renew() hears nothing of the others: what is to be stopped goes, or is cleared. Waits for what it does about news that
   /// it has heard.
@@ -69,6 +70,8 @@ class HybridHealth {
   void begin(const std::string& text);
   /// Tells the others how many collectives this rank has started, since it waits for longer. Does nothing if they know.
   void tell_waiting();
+  /// Rank `to`, on another machine, is sent a message, and is to take it.
+  void tell_message(int to) const;
   /// Those of `ranks` that are not known to wait in the collective that this rank has started last: late, or at work.
   std::vector<int> find_not_waiting(const std::vector<int>& ranks) const;
   /// ... of all ranks.
@@ -93,12 +96,13 @@ class HybridHealth {
   void publish(const std::string& failure) const;
   std::exception_ptr settle(const std::exception_ptr& failure);
   void take_news() noexcept;
+  static std::string message_name(int to);
   void watch();
 
   HybridRanks ranks_;
   std::shared_ptr<Impl> local_;
   HybridControl control_;
-  std::function<void()> stop_wire_;
+  std::function<void()> stop_wire_, take_messages_;
   mutable base::Mutex mutex_;
   std::exception_ptr failure_ LOCKSTEP_GUARDED_BY(mutex_);
   std::string last_ LOCKSTEP_GUARDED_BY(mutex_);  // collective

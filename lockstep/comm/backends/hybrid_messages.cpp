@@ -360,6 +360,11 @@ void HybridMessages::open() {
   listener_ = std::thread([this, link = link_] { listen(link); });
 }
 
+void HybridMessages::listen_early() {
+  const base::LockGuard lock(mutex_);
+  if (!is_stopped_) open();
+}
+
 std::shared_ptr<Work> HybridMessages::send_away(const std::shared_ptr<HybridState>& state,
                                                 const Collective& message) {
   const at::Tensor& tensor = message.inputs[0];
@@ -371,9 +376,11 @@ std::shared_ptr<Work> HybridMessages::send_away(const std::shared_ptr<HybridStat
   const size_t first = std::min(tensor.nbytes(), header.first.size());
   if (first > 0) std::memcpy(header.first.data(), tensor.const_data_ptr(), first);
   std::vector<WatchedTransfer> parts;
+  bool is_first = false;
   {
     const base::LockGuard lock(mutex_);
     open();
+    is_first = !sent_.contains(message.root);
     header.number = sent_[message.root]++;
     std::memcpy(room.data(), &header, sizeof header);
     parts.emplace_back(link_->send(message.root, kHeaderTag, room), message.timeout, message.root, what);
@@ -382,6 +389,7 @@ std::shared_ptr<Work> HybridMessages::send_away(const std::shared_ptr<HybridStat
                          message.timeout, message.root, what);
     }
   }
+  if (is_first) state->health().tell_message(message.root);
   return std::make_shared<SendAway>(state, std::move(parts), message.timeout, what);
 }
 

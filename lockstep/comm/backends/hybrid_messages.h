@@ -21,7 +21,8 @@ class HybridState;
 
 /// One rank's. A message between machines begins with a header, which tells its tag and has its first bytes. A thread takes
 /// the headers as they come, from the first message on that needs it: a receive from any rank sees both ways, and ranks that
-/// send each other small messages do not wait for their receives. Thread-safe.
+/// send each other small messages do not wait for their receives. A rank that sends its first one to another tells that one,
+/// which may not have such a thread yet. Thread-safe.
 class HybridMessages {
  public:
   using Impl = ProcessGroup::Impl;
@@ -40,6 +41,9 @@ class HybridMessages {
   void match();
   /// Blocks until a message has been found for `receive`, or `longest` is over; false then. It may end earlier.
   bool wait_for_match(const Receive& receive, Milliseconds longest);
+  /// Another rank is sending this one a message: takes its header before a call of this rank's does. Does nothing if the
+  /// group has stopped.
+  void listen_early();
   /// Nobody waits for it any more.
   void forget(const Receive& receive);
 

@@ -29,8 +29,9 @@ HybridState::HybridState(int rank, uplink::SumPlan plan, std::shared_ptr<Impl> l
       flat_(std::move(flat)),
       wire_(std::move(wire)),
       messages_(rank, plan_, local_, flat_),
-      health_({.own = rank, .all = plan_.ranks(), .on_machine = local_ranks(), .of_job = ranks_of_job_},
-              local_, std::move(control), [this] { stop_wire(); }),
+      health_(
+          {.own = rank, .all = plan_.ranks(), .on_machine = local_ranks(), .of_job = ranks_of_job_}, local_,
+          std::move(control), [this] { stop_wire(); }, [this] { messages_.listen_early(); }),
       queue_([this] { look_while_waiting(); }) {
   expect_network(*local_);
 }
