@@ -520,23 +520,23 @@ std::vector<WorkPtr> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& o
 std::string ProcessGroup::broadcast_bytes(const std::string& bytes, BroadcastOptions options) const {
   const at::Tensor length = make_length(bytes);
   broadcast(length, options);
-  std::string result = rank() == options.src ? bytes : std::string();
-  result.resize(read_length(length));
+  const auto result = std::make_shared<std::string>(rank() == options.src ? bytes : std::string());
+  result->resize(read_length(length));
   broadcast(view_bytes(result), options);
-  return result;
+  return std::move(*result);
 }
 
 std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes,
                                                         CollectiveOptions options) const {
   const TensorList lengths = all_gather(make_length(bytes), options);
-  const std::string padded = pad_bytes(bytes, lengths);
+  const auto padded = std::make_shared<std::string>(pad_bytes(bytes, lengths));
   return cut_bytes(all_gather(view_bytes(padded), options), lengths);
 }
 
 std::vector<std::string> ProcessGroup::gather_bytes(const std::string& bytes, GatherOptions options) const {
   check_rank("gather_bytes: dst", options.dst, size());
   const TensorList lengths = all_gather(make_length(bytes), {.timeout = options.timeout});
-  const std::string padded = pad_bytes(bytes, lengths);
+  const auto padded = std::make_shared<std::string>(pad_bytes(bytes, lengths));
   return cut_bytes(gather(view_bytes(padded), options), lengths);
 }
 
@@ -549,16 +549,17 @@ std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& bytes, S
   const ScatteredBytes scattered = make_scattered_bytes(bytes);
   const at::Tensor lengths = at::empty({2}, at::kLong);  // of this rank's bytes, and of the longest
   scatter(lengths, scattered.lengths, options);
-  std::string result(static_cast<size_t>(lengths.data_ptr<int64_t>()[1]), '\0');
+  const auto longest = static_cast<size_t>(lengths.data_ptr<int64_t>()[1]);
+  const auto result = std::make_shared<std::string>(longest, '\0');
   scatter(view_bytes(result), scattered.parts, options);
-  result.resize(read_length(lengths));
-  return result;
+  result->resize(read_length(lengths));
+  return std::move(*result);
 }
 
 void ProcessGroup::send_bytes(const std::string& bytes, int dst, MessageOptions options) const {
   // Both leave before either is waited for, so that a rank may send to itself.
   const WorkPtr length = isend(make_length(bytes), dst, options);
-  const WorkPtr content = isend(view_bytes(bytes), dst, options);
+  const WorkPtr content = isend(view_bytes(std::make_shared<std::string>(bytes)), dst, options);
   length->wait();
   content->wait();
 }
@@ -567,8 +568,9 @@ ProcessGroup::ReceivedBytes ProcessGroup::recv_bytes(std::optional<int> src, Mes
   const at::Tensor length = at::empty({1}, at::kLong);
   ReceivedBytes received;
   received.source = recv(length, src, options);
-  received.bytes = make_room(length, received.source);
-  recv(view_bytes(received.bytes), received.source, options);
+  const auto bytes = std::make_shared<std::string>(make_room(length, received.source));
+  recv(view_bytes(bytes), received.source, options);
+  received.bytes = std::move(*bytes);
   return received;
 }
 

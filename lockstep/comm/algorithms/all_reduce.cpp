@@ -1,7 +1,6 @@
 #include "lockstep/comm/algorithms/all_reduce.h"
 
 #include <algorithm>
-#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -44,7 +43,7 @@ class AllReduce {
         size_(transport.size()) {}
 
   void reduce_broadcast() {
-    const auto scratch = make_scratch(rank_ == 0 ? static_cast<size_t>(size_) * piece() : 0);
+    std::byte* const scratch = make_scratch(rank_ == 0 ? static_cast<size_t>(size_) * piece() : 0);
     for_each_piece([&](Part part) {
       if (rank_ != 0) {
         exchange(part, 0, part, 0);
@@ -52,7 +51,7 @@ class AllReduce {
       }
       std::vector<const void*> sources = {at(part)};
       for (int r = 1; r < size_; ++r) {
-        std::byte* const theirs = scratch.get() + static_cast<size_t>(r) * piece() * element_;
+        std::byte* const theirs = scratch + static_cast<size_t>(r) * piece() * element_;
         transport_.exchange(nullptr, 0, r, theirs, part.count * element_, r);
         sources.push_back(theirs);
       }
@@ -62,14 +61,14 @@ class AllReduce {
   }
 
   void all_to_all() {
-    const auto scratch = make_scratch(static_cast<size_t>(size_) * piece());
+    std::byte* const scratch = make_scratch(static_cast<size_t>(size_) * piece());
     for_each_piece([&](Part part) {
       std::vector<const void*> sources(static_cast<size_t>(size_));
       sources[static_cast<size_t>(rank_)] = at(part);
       for (int step = 1; step < size_; ++step) {
         const int to = (rank_ + step) % size_;
         const int from = (rank_ - step + size_) % size_;
-        std::byte* const theirs = scratch.get() + static_cast<size_t>(from) * piece() * element_;
+        std::byte* const theirs = scratch + static_cast<size_t>(from) * piece() * element_;
         transport_.exchange(at(part), part.count * element_, to, theirs, part.count * element_, from);
         sources[static_cast<size_t>(from)] = theirs;
       }
@@ -85,12 +84,12 @@ class AllReduce {
     };
     const int next = (rank_ + 1) % size_;
     const int previous = (rank_ - 1 + size_) % size_;
-    const auto scratch = make_scratch(count_ / static_cast<size_t>(size_) + 1);
+    std::byte* const scratch = make_scratch(count_ / static_cast<size_t>(size_) + 1);
     for (int step = 0; step < size_ - 1; ++step) {
       const Part out = part_of(rank_ - step);
       const Part in = part_of(rank_ - step - 1);
-      transport_.exchange(at(out), out.count * element_, next, scratch.get(), in.count * element_, previous);
-      combine(scratch.get(), at(in), in);
+      transport_.exchange(at(out), out.count * element_, next, scratch, in.count * element_, previous);
+      combine(scratch, at(in), in);
     }
     finish(part_of(rank_ + 1));
     for (int step = 0; step < size_ - 1; ++step) {
@@ -101,9 +100,9 @@ class AllReduce {
   void tree() {
     std::vector<int> everyone(static_cast<size_t>(size_));
     std::iota(everyone.begin(), everyone.end(), 0);
-    const auto scratch = make_scratch(piece());
+    std::byte* const scratch = make_scratch(piece());
     for_each_piece([&](Part part) {
-      gather_up(everyone, part, scratch.get());
+      gather_up(everyone, part, scratch);
       if (rank_ == 0) finish(part);
       hand_down(everyone, part);
     });
@@ -118,10 +117,10 @@ class AllReduce {
       if (its == nodes[static_cast<size_t>(rank_)]) node.push_back(r);
     }
     const int leader = node.front();
-    const auto scratch = make_scratch(piece());
+    std::byte* const scratch = make_scratch(piece());
     for_each_piece([&](Part part) {
-      gather_up(node, part, scratch.get());
-      if (rank_ == leader) gather_up(leaders, part, scratch.get());
+      gather_up(node, part, scratch);
+      if (rank_ == leader) gather_up(leaders, part, scratch);
       if (rank_ == 0) finish(part);
       if (rank_ == leader) hand_down(leaders, part);
       hand_down(node, part);
@@ -134,15 +133,15 @@ class AllReduce {
     while (power * 2 <= size_) power *= 2;
     const int extra = size_ - power;
     const Part all{0, count_};
-    const auto scratch = make_scratch(count_);
+    std::byte* const scratch = make_scratch(count_);
     if (rank_ < 2 * extra && rank_ % 2 == 1) {
       exchange(all, rank_ - 1, Part{0, 0}, rank_ - 1);
       exchange(Part{0, 0}, rank_ - 1, all, rank_ - 1);
       return;
     }
     if (rank_ < 2 * extra) {
-      transport_.exchange(nullptr, 0, rank_ + 1, scratch.get(), count_ * element_, rank_ + 1);
-      combine(at(all), scratch.get(), all);
+      transport_.exchange(nullptr, 0, rank_ + 1, scratch, count_ * element_, rank_ + 1);
+      combine(at(all), scratch, all);
     }
     const int place = rank_ < 2 * extra ? rank_ / 2 : rank_ - extra;
     const auto rank_at = [&](int p) { return p < extra ? 2 * p : p + extra; };
@@ -154,12 +153,12 @@ class AllReduce {
       const bool keeps_lower = (place & distance) == 0;
       const auto [kept, given] = keeps_lower ? std::pair(lower, upper) : std::pair(upper, lower);
       const int partner = rank_at(place ^ distance);
-      transport_.exchange(at(given), given.count * element_, partner, scratch.get(), kept.count * element_,
+      transport_.exchange(at(given), given.count * element_, partner, scratch, kept.count * element_,
                           partner);
       if (keeps_lower) {
-        combine(at(kept), scratch.get(), kept);
+        combine(at(kept), scratch, kept);
       } else {
-        combine(scratch.get(), at(kept), kept);
+        combine(scratch, at(kept), kept);
       }
       halves.emplace_back(kept, given);
       mine = kept;
@@ -209,9 +208,7 @@ class AllReduce {
 
   std::byte* at(Part part) const { return data_ + part.first * element_; }
   size_t piece() const { return std::min(kPieceBytes / element_, std::max<size_t>(count_, 1)); }
-  std::unique_ptr<std::byte[]> make_scratch(size_t elements) const {
-    return std::unique_ptr<std::byte[]>(new std::byte[elements * element_]);
-  }
+  std::byte* make_scratch(size_t elements) { return transport_.make_scratch(elements * element_); }
   template <class Body>
   void for_each_piece(const Body& body) {
     for (size_t first = 0; first < count_; first += piece()) {

@@ -16,6 +16,8 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// Memory for an algorithm, once, as long as this object lives. If exchange() throws, a message may still arrive there.
+  virtual std::byte* make_scratch(size_t bytes) = 0;
   /// Sends to one rank while it receives from another; 0 bytes: not at all. Blocks until both are done.
   virtual void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes, int from) = 0;
 };

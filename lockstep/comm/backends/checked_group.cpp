@@ -1,6 +1,5 @@
 #include "lockstep/comm/backends/checked_group.h"
 
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -10,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/forwarding_group.h"
+#include "lockstep/comm/process_group/messages.h"
 
 namespace lockstep {
 namespace {
@@ -48,7 +48,7 @@ class CheckedGroup : public ForwardingGroup {
     own.resize(kFingerprintBytes - 1);
     own.push_back('\0');
     if (!group_->traits().names_late) group_->monitored_barrier(timeout);  // the one that does
-    const at::Tensor input = at::from_blob(own.data(), {static_cast<int64_t>(own.size())}, at::kByte);
+    const at::Tensor input = view_bytes(std::make_shared<std::string>(std::move(own)));
     std::vector<at::Tensor> outputs;
     for (int r = 0; r < size(); ++r) outputs.push_back(at::zeros_like(input));
     group_->run({.kind = Collective::Kind::all_gather,

@@ -47,8 +47,9 @@ std::vector<at::Tensor> apart_messages(const std::vector<P2POp>& operations) {
   return tensors;
 }
 
-at::Tensor view_bytes(const std::string& bytes) {
-  return at::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, at::kByte);
+at::Tensor view_bytes(const std::shared_ptr<std::string>& bytes) {
+  return at::from_blob(
+      bytes->data(), {static_cast<int64_t>(bytes->size())}, [bytes](void* /*data*/) {}, at::kByte);
 }
 
 at::Tensor make_length(const std::string& bytes) {

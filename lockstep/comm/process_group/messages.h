@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,8 +45,8 @@ PreparedCollective prepare_recv(const Caller& caller, const at::Tensor& tensor, 
 /// Throws ValueError if two arrive at one place.
 std::vector<at::Tensor> apart_messages(const std::vector<P2POp>& operations);
 
-/// Shares the memory of `bytes`.
-at::Tensor view_bytes(const std::string& bytes);
+/// Shares the memory of `bytes`, and keeps it: an operation that has failed here may still be under way.
+at::Tensor view_bytes(const std::shared_ptr<std::string>& bytes);
 /// [1], the number of bytes.
 at::Tensor make_length(const std::string& bytes);
 size_t read_length(const at::Tensor& length);
