@@ -1,16 +1,19 @@
 // Control connections: values reach all ranks, an end is no loss, silence and a closed connection are.
 #include "lockstep/comm/uplink/control.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <numeric>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
@@ -276,6 +279,43 @@ TEST(Control, AForkKeepsNoConnection) {
   ranks[0].reset();
   EXPECT_LT(std::chrono::steady_clock::now() - began, 30s);
   ::close(pipe[1]);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+/// Opens files, which get the numbers of descriptors that have been closed. Are all still open in a fork?
+bool are_files_open_in_a_fork() {
+  std::vector<int> files;
+  for (int i = 0; i < 16; ++i) files.push_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool are_open =
+        std::all_of(files.begin(), files.end(), [](int file) { return ::fcntl(file, F_GETFD) >= 0; });
+    ::_exit(are_open ? 0 : 1);
+  }
+  for (const int file : files) ::close(file);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status == 0;
+}
+
+TEST(Control, AForkAfterAFailedJoinClosesNothing) {
+  const auto join = [](const ExchangeByMachine& exchange) {
+    return std::make_shared<Control>(
+        ControlPlace{.rank = 0, .machine_of = {0, 1}, .host = "127.0.0.1", .secret = "s"}, exchange, 100ms);
+  };
+  const auto fail = [](const std::string* /*own*/) -> std::vector<std::string> {
+    throw CommError("no other machine has come");
+  };
+  EXPECT_THROW(join(fail), CommError);
+  EXPECT_TRUE(are_files_open_in_a_fork());
+}
+
+TEST(Control, AForkOfAForkClosesNothing) {
+  const auto ranks = connect({0, 1});
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(are_files_open_in_a_fork() ? 0 : 1);
   int status = -1;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);

@@ -72,11 +72,11 @@ class Descriptors {
   }
   void add(int fd) {
     const base::LockGuard lock(mutex_);
-    fds_.insert(fd);
+    fds_.push_back(fd);
   }
   void remove(int fd) {
     const base::LockGuard lock(mutex_);
-    fds_.erase(fd);
+    std::erase(fds_, fd);
   }
 
  private:
@@ -91,12 +91,19 @@ class Descriptors {
   void release() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { mutex_.unlock(); }  // after it
   void close_all() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {                   // in the child, between the two
     for (const int fd : fds_) ::close(fd);
+    fds_.clear();  // a fork of the child must not close what has these numbers by then
   }
   base::Mutex mutex_;
-  std::set<int> fds_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<int> fds_ LOCKSTEP_GUARDED_BY(mutex_);  // a vector: clear() frees no memory in the child
 };
 
 }  // namespace
+
+ControlLinks::ClosedInForks::ClosedInForks(int fd) : fd_(fd) { Descriptors::of_process().add(fd); }
+
+ControlLinks::ClosedInForks::~ClosedInForks() {
+  if (fd_ >= 0) Descriptors::of_process().remove(fd_);
+}
 
 ControlLinks::ControlLinks(ControlPlace place, const ExchangeByMachine& exchange, milliseconds timeout,
                            ControlListener& listener)
@@ -114,7 +121,7 @@ ControlLinks::ControlLinks(ControlPlace place, const ExchangeByMachine& exchange
   std::optional<std::string> own;
   if (is_first()) {
     own_ = job::listen_on(job::look_up(place_.host, 0).front());
-    Descriptors::of_process().add(own_.fd.get());
+    own_closed_in_forks_ = ClosedInForks(own_.fd.get());
     own = fmt::format("{} {} {}", own_.port, draw_number(), place_.host);
   }
   std::string number;  // of the job: the first machine's
@@ -139,8 +146,6 @@ ControlLinks::ControlLinks(ControlPlace place, const ExchangeByMachine& exchange
     }
     place_.check = nullptr;
   } catch (const Error& error) {
-    for (const Peer& peer : peers_) Descriptors::of_process().remove(peer.wire->fd());
-    Descriptors::of_process().remove(own_.fd.get());
     throw CommError(fmt::format("rank {}: the control connections between {} machines cannot be made: {}",
                                 place_.rank, ranks_of_.size(), error.what()));
   }
@@ -159,8 +164,6 @@ ControlLinks::~ControlLinks() {
   const uint64_t one = 1;
   (void)!::write(wake_.get(), &one, sizeof one);
   thread_.join();
-  for (const Peer& peer : peers_) Descriptors::of_process().remove(peer.wire->fd());
-  Descriptors::of_process().remove(own_.fd.get());
 }
 
 std::string ControlLinks::describe(int machine) const {
@@ -176,8 +179,9 @@ void ControlLinks::connect(Kind kind, int machine) {
   Peer peer;
   try {
     UniqueFd fd = job::connect_to(address, kLongestConnect);
-    Descriptors::of_process().add(fd.get());
+    ClosedInForks closed(fd.get());
     peer.wire = std::make_unique<job::Wire>(std::move(fd), job::Wire::Side::client, secret_);
+    peer.closed_in_forks = std::move(closed);
   } catch (const Error& error) {
     throw CommError(fmt::format("{} port {}: {}", describe(machine), ports_[m], error.what()));
   }
@@ -234,11 +238,7 @@ void ControlLinks::turn(milliseconds longest) {
   send_waiting();
   beat();
   look_for_silence();
-  peers_.remove_if([](const Peer& peer) {
-    if (peer.wire->state() == job::Wire::State::open) return false;
-    Descriptors::of_process().remove(peer.wire->fd());
-    return true;
-  });
+  peers_.remove_if([](const Peer& peer) { return peer.wire->state() != job::Wire::State::open; });
   listener_.finish_news();
 }
 
@@ -257,9 +257,10 @@ void ControlLinks::accept() {
   const auto strangers = static_cast<size_t>(std::count_if(
       peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.kind == Kind::stranger; }));
   if (strangers >= kMostStrangers + place_.machine_of.size()) return;
-  Descriptors::of_process().add(fd.get());
   Peer peer;
+  ClosedInForks closed(fd.get());
   peer.wire = std::make_unique<job::Wire>(std::move(fd), job::Wire::Side::server, secret_);
+  peer.closed_in_forks = std::move(closed);
   peer.heard = Clock::now();
   peers_.push_back(std::move(peer));
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/fd.h"
@@ -63,8 +64,25 @@ class ControlLinks {
   using Clock = std::chrono::steady_clock;
   using TimePoint = Clock::time_point;
   enum class Kind { stranger, machine, rank };
+  /// As long as it lives, forks of this process close a descriptor. It ends before the descriptor does: the number may be another
+  /// file's then.
+  class ClosedInForks {
+   public:
+    ClosedInForks() = default;
+    explicit ClosedInForks(int fd);
+    ClosedInForks(ClosedInForks&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    ClosedInForks& operator=(ClosedInForks&& other) noexcept {
+      std::swap(fd_, other.fd_);
+      return *this;
+    }
+    ~ClosedInForks();
+
+   private:
+    int fd_ = -1;  // none
+  };
   struct Peer {
     std::unique_ptr<job::Wire> wire;
+    ClosedInForks closed_in_forks{};  // goes before the wire
     Kind kind = Kind::stranger;
     int number = -1;  // of the machine, or the rank
     TimePoint heard{};
@@ -109,6 +127,7 @@ class ControlLinks {
   std::vector<uint16_t> ports_;
   std::chrono::milliseconds longest_silence_;
   job::Listener own_;
+  ClosedInForks own_closed_in_forks_{};  // goes before the listener
   UniqueFd wake_;
   std::list<Peer> peers_;
   std::set<int> gone_;  // ranks whose end is known: lost, or left
