@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "lockstep/comm/backends/blocked_sigpipe.h"
 #include "lockstep/comm/backends/memory_in_flight.h"
 #include "lockstep/comm/backends/spare_engines.h"
+#include "lockstep/comm/backends/watched_end.h"
 #include "lockstep/comm/process_group/arguments.h"
 #include "lockstep/comm/process_group/prepared.h"
 #include "lockstep/comm/shm_tensor.h"
@@ -159,9 +161,8 @@ class C10dWorkAdapter : public Work {
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
     const auto longest = timeout.value_or(timeout_);
     try {
-      // A wait for a message that ends with a timeout ends the message.
       if (is_message_) {
-        work_->wait(longest);
+        wait_for_message(longest);
       } else {
         wait_for(*engine_, *work_, longest, interruption_, tell_waiting_);
       }
@@ -170,11 +171,27 @@ class C10dWorkAdapter : public Work {
       throw;
     } catch (const std::exception& error) {
       const bool has_failed = work_->isCompleted() && work_->exception() != nullptr;
-      if (!is_message_ && timeout && *timeout < timeout_ && !has_failed) {
+      const bool goes_on = !is_message_ || watched_ != nullptr;
+      if (goes_on && timeout && *timeout < timeout_ && !has_failed) {
         throw TimeoutError(fmt::format("{} has not ended within {} ms", what_, timeout->count()));
       }
       fail(*engine_, interruption_, what_, error);
     }
+  }
+  void wait_for_message(Timeout longest) {
+    constexpr Timeout kShortest{1};  // Gloo takes 0 for no timeout
+    const bool is_short =
+        longest < timeout_ && dynamic_cast<Interruptible*>(engine_->backend.get()) != nullptr;
+    if (watched_ == nullptr && !is_short) {
+      work_->wait(std::max(longest, kShortest));
+      return;
+    }
+    if (watched_ == nullptr) {
+      watched_ = std::make_unique<WatchedEnd>(
+          [work = work_, time = std::max(timeout_, kShortest)] { work->wait(time); });
+    }
+    if (!watched_->ends_within(longest))
+      throw TimeoutError(fmt::format("Timed out waiting {} ms", longest.count()));
   }
   bool poll() override {
     if (!work_->isCompleted()) return false;
@@ -189,6 +206,7 @@ class C10dWorkAdapter : public Work {
   std::chrono::milliseconds timeout_;
   EngineKind kind_;
   bool is_receive_, is_message_;
+  std::unique_ptr<WatchedEnd> watched_{};  // null: no wait for less than its time
 };
 
 /// These backends have none, or one that wraps around in a narrow dtype. uint64 is left to them.

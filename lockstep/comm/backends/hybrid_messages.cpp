@@ -16,6 +16,7 @@
 #include "lockstep/comm/backends/c10d_group.h"
 #include "lockstep/comm/backends/hybrid_state.h"
 #include "lockstep/comm/backends/shared_memory.h"
+#include "lockstep/comm/backends/watched_end.h"
 #include "lockstep/shm/process.h"
 
 namespace lockstep::backends {
@@ -58,8 +59,7 @@ Buffer make_buffer_of(const at::Tensor& tensor, size_t offset) {
           tensor.nbytes() - offset};
 }
 
-/// A transfer of Gloo's that can be waited for in parts: a wait of Gloo's that ends before the message does ends the group, so
-/// shorter ones wait for a thread that waits for the message.
+/// A transfer of Gloo's that can be waited for in parts.
 class WatchedTransfer {
  public:
   /// `what`: for the error of a message that takes longer than `timeout`, to or from `peer`.
@@ -69,27 +69,15 @@ class WatchedTransfer {
   /// Blocks until it has ended. Throws TimeoutError after `left`, which is what is left of its time.
   void wait(Milliseconds left) {
     // Gloo takes 0 for no timeout.
-    if (ending_ == nullptr) return wait_for(std::max(left, Milliseconds(1)));
-    if (!ends_within(left)) throw_late();
+    if (!watched_) return wait_for(std::max(left, Milliseconds(1)));
+    if (!watched_->ends_within(left)) throw_late();
   }
   bool ends_within(Milliseconds longest) {
-    if (ending_ == nullptr) watch_for_end();
-    base::UniqueLock lock(ending_->mutex);
-    if (!ending_->changed.wait_for(lock, longest,
-                                   [this]() LOCKSTEP_REQUIRES(ending_->mutex) { return ending_->has_ended; }))
-      return false;
-    if (ending_->failure) std::rethrow_exception(ending_->failure);
-    return true;
+    if (!watched_) watched_.emplace([own = *this] { own.wait_for(own.timeout_); });
+    return watched_->ends_within(longest);
   }
 
  private:
-  /// How it ended, for the thread and for the work, whichever lives longer.
-  struct Ending {
-    base::Mutex mutex;
-    base::ConditionVariable changed;
-    bool has_ended LOCKSTEP_GUARDED_BY(mutex) = false;
-    std::exception_ptr failure LOCKSTEP_GUARDED_BY(mutex);
-  };
   [[noreturn]] void throw_late() const {
     throw TimeoutError(fmt::format("{} has not ended within {} ms", what_, timeout_.count()), {peer_});
   }
@@ -100,28 +88,12 @@ class WatchedTransfer {
       throw_late();
     }
   }
-  void watch_for_end() {
-    ending_ = std::make_shared<Ending>();
-    WatchedTransfer own(transfer_, timeout_, peer_, what_);
-    std::thread([ending = ending_, own = std::move(own)] {
-      std::exception_ptr failure;
-      try {
-        own.wait_for(own.timeout_);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      const base::LockGuard lock(ending->mutex);
-      ending->has_ended = true;
-      ending->failure = failure;
-      ending->changed.notify_all();
-    }).detach();
-  }
 
   std::shared_ptr<Transfer> transfer_;
   Milliseconds timeout_;
   int peer_;
   std::string what_;
-  std::shared_ptr<Ending> ending_;  // null: nobody has asked yet without waiting for the end
+  std::optional<WatchedEnd> watched_{};  // none: nobody has asked yet without waiting for the end
 };
 
 }  // namespace
