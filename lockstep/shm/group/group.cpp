@@ -1,5 +1,6 @@
 #include "lockstep/shm/group/group.h"
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -536,10 +537,13 @@ void Group::advance_posted(bool help) {
   Sequence last = operations_.completed();
   while (last != operations_.issued() && operations_[last + 1].complete) ++last;
   if (last != operations_.completed()) {
-    const bool wakes = is_a_peer_far_ahead(operations_.completed());
+    const Sequence before = operations_.completed();
     operations_.set_completed(last);
     board_.set_consumed(last);
-    if (wakes) {
+    // The look comes after the store, also for the compiler: this thread may lose its core between the two, for so long that a
+    // peer posts all that it can and falls asleep.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (is_a_peer_far_ahead(before)) {
       full_fence();
       members_->ring_sleepers();
     }
