@@ -43,7 +43,7 @@ class Output {
   double tick();
   /// To call when the workers are gone: reads what they left, and waits a few seconds for slow readers.
   void finish();
-  /// The same, but waits as long as it takes. `stops` is asked when `stop_fd` can be read, and reads it: true ends the wait.
+  /// Waits as long as it takes. `stops` is asked when `stop_fd` can be read, and reads it: true ends the wait.
   void finish(int stop_fd, const std::function<bool()>& stops);
 
   /// A line of lockrun's own, on standard error.

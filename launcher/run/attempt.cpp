@@ -251,7 +251,8 @@ class Attempt {
     while (!finished_) wait_and_handle();
     // The other machines of a job wait for this one, so there it is not for as long as it takes.
     if (job_.agent == nullptr) {
-      output_.finish(signals_.fd(), [this] { return are_asked_to_end(signals_, job_.options, ending_signals_); });
+      output_.finish(signals_.fd(),
+                     [this] { return are_asked_to_end(signals_, job_.options, ending_signals_); });
     } else {
       output_.finish();
     }

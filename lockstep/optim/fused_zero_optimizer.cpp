@@ -1,7 +1,7 @@
 #include "lockstep/optim/fused_zero_optimizer.h"
 
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -294,17 +294,18 @@ double FusedZeroCore::norm_of_gradients(double norm_type) {
   take_gradients();
   size_t total = 0;
   for (const size_t count : chunks_) total += count;
-  std::vector<double> sums(total);
+  const at::Tensor all = at::zeros({static_cast<int64_t>(total)}, at::kDouble);
+  auto* const sums = all.mutable_data_ptr<double>();
   for (const std::vector<Piece>& group : own_pieces()) {
     for (const Piece& piece : group) {
       if (!piece.local.grad().defined()) continue;
       const size_t first = places_.at(piece.parameter.unsafeGetTensorImpl()).first_chunk;
-      sum_powers(piece.local.grad(), norm_type, sums.data() + first + piece.range.begin / kNormChunk);
+      sum_powers(piece.local.grad(), norm_type, sums + first + piece.range.begin / kNormChunk);
     }
   }
   // Each chunk is one rank's and zero elsewhere: the sum has its bits.
-  own_group().all_reduce(at::from_blob(sums.data(), {static_cast<int64_t>(total)}, at::kDouble));
-  return norm_of_chunks(sums, chunks_, norm_type);
+  own_group().all_reduce(all);
+  return norm_of_chunks({sums, sums + total}, chunks_, norm_type);
 }
 
 double FusedZeroCore::clip(const Clipping& clipping) {

@@ -1,10 +1,11 @@
 #include "lockstep/optim/sharded_optimizer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <torch/serialize/archive.h>
 
+#include <algorithm>
 #include <typeinfo>
 #include <utility>
 
@@ -251,8 +252,10 @@ void ShardedOptimizer::announce(JoinSession::Phase phase, std::vector<double> va
 
 /// `values` become those of rank `source`.
 void ShardedOptimizer::tell(int source, std::vector<double>& values) const {
-  own_group_.broadcast(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble),
-                       {.src = source});
+  // Memory of its own: after a failure an engine may still write it.
+  const at::Tensor all = at::tensor(values, at::kDouble);
+  own_group_.broadcast(all, {.src = source});
+  std::copy_n(all.const_data_ptr<double>(), values.size(), values.begin());
 }
 
 void ShardedOptimizer::shadow(const JoinSession::Answer& answer) {

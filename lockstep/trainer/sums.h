@@ -2,20 +2,24 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty.h>
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 namespace lockstep {
 
-/// The members of `sums`, a struct of doubles, as a tensor in the same memory: an all-reduce of it leaves the sums over the
-/// ranks under their names. Valid as long as `sums` is.
-template <class Sums>
-at::Tensor as_tensor(Sums& sums) {
+/// The members of `sums`, a struct of doubles, become what `all_reduce` makes of a tensor of them. The tensor has memory of its
+/// own, since after a failure an engine may still write it.
+template <class Sums, class AllReduce>
+void add_up(Sums& sums, const AllReduce& all_reduce) {
   static_assert(std::is_standard_layout_v<Sums> && std::is_trivially_copyable_v<Sums> &&
                 alignof(Sums) == alignof(double) && sizeof(Sums) % sizeof(double) == 0);
-  return at::from_blob(&sums, {static_cast<int64_t>(sizeof(Sums) / sizeof(double))}, at::kDouble);
+  const at::Tensor tensor = at::empty({static_cast<int64_t>(sizeof(Sums) / sizeof(double))}, at::kDouble);
+  std::memcpy(tensor.mutable_data_ptr(), &sums, sizeof sums);
+  all_reduce(tensor);
+  std::memcpy(&sums, tensor.const_data_ptr(), sizeof sums);
 }
 
 }  // namespace lockstep
