@@ -353,7 +353,7 @@ TEST(Trainings, TheRanksSumsKeepTheirNames) {
                         .terminated = 0,
                         .checkpoint = {.written = 1, .failed = 0, .committing = rank},
                         .tokens = 1 << 20};
-  add_up(sums, [&](const at::Tensor& all) { world().all_reduce(all); });
+  sum_over_ranks(sums, [&](const at::Tensor& all) { world().all_reduce(all); });
   EXPECT_EQ(sums.loss, 0.5 * size);
   EXPECT_EQ(sums.count, 3 * size);
   EXPECT_EQ(sums.out_of_time, 1);

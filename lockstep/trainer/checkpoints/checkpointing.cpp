@@ -90,7 +90,7 @@ void Checkpointing::wait(IfFailing how) {
   while (phase_ != Phase::idle) {
     writer_->wait(kLook);
     CheckpointVotes votes = vote();
-    add_up(votes, [&](const at::Tensor& all) { group_.all_reduce(all); });
+    sum_over_ranks(votes, [&](const at::Tensor& all) { group_.all_reduce(all); });
     advance(votes);
   }
   gives_up_ = false;

@@ -370,7 +370,7 @@ StepSums TrainingRun::accumulate(std::vector<RankStep> steps, int64_t step_sampl
   }
   {
     const timeline::Counted counted(timeline::Kind::collective);
-    add_up(sums, [&](const at::Tensor& all) { all_reduce_data_ranks(engine, group_, all); });
+    sum_over_ranks(sums, [&](const at::Tensor& all) { all_reduce_data_ranks(engine, group_, all); });
   }
   if (!std::isfinite(sums.loss)) refuse_divergence(own_loss, 0, state_.global_step + 1, group_, module_);
   return sums;
