@@ -125,8 +125,8 @@ TEST(Zero, FusedZeroUnderJoinDividesByTheRanksThatStillHaveInputs) {
     model->to(dtype);
     plain_model->to(dtype);
     DistributedDataParallel ddp(model), reference(plain_model);
-    FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, SGDOptions(0.1));
-    FusedSGD plain(plain_model->parameters(), SGDOptions(0.1));
+    FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, SGDOptions(0.001));
+    FusedSGD plain(plain_model->parameters(), SGDOptions(0.001));
     const auto train = [&](auto& wrapper, auto& optimizer) {
       for (int step = 0; step < batches_of(own); ++step) {
         optimizer.zero_grad();
