@@ -2,7 +2,13 @@
 # library: that of LOCKSTEP_PYTHON, of the active environment, or of python3 on PATH. Empty where there is none.
 function(lockstep_find_wheel package directory named_by)
   set(${directory} "" PARENT_SCOPE)
-  foreach(python "${LOCKSTEP_PYTHON}" "$ENV{VIRTUAL_ENV}/bin/python" "$ENV{CONDA_PREFIX}/bin/python" python3)
+  set(pythons "${LOCKSTEP_PYTHON}")
+  foreach(environment VIRTUAL_ENV CONDA_PREFIX)
+    if(DEFINED ENV{${environment}})
+      list(APPEND pythons "$ENV{${environment}}/bin/python")
+    endif()
+  endforeach()
+  foreach(python ${pythons} python3)
     execute_process(
       COMMAND ${python} -c "import importlib.util as u; print(u.find_spec('${package}').submodule_search_locations[0])"
       WORKING_DIRECTORY ${CMAKE_CURRENT_FUNCTION_LIST_DIR}

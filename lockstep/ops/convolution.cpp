@@ -157,11 +157,13 @@ bool overruns(const torch::nn::Conv2dImpl& convolution, const at::Tensor& input)
   constexpr int64_t kChannels = 16;  // of a vector register
   const auto& options = convolution.options;
   const auto& stride = *options.stride();
+  const auto* const padding = std::get_if<torch::ExpandingArray<2>>(&options.padding());
+  const bool is_padded = padding != nullptr
+                             ? **padding != std::array<int64_t, 2>{0, 0}
+                             : !std::holds_alternative<torch::enumtype::kValid>(options.padding());
   return *options.kernel_size() == std::array<int64_t, 2>{1, 1} && (stride[0] > 1 || stride[1] > 1) &&
          std::min(stride[0], stride[1]) > 0 && options.in_channels() < kChannels * options.groups() &&
-         std::holds_alternative<torch::ExpandingArray<2>>(options.padding()) &&
-         *std::get<torch::ExpandingArray<2>>(options.padding()) == std::array<int64_t, 2>{0, 0} &&
-         input.dim() == 4;
+         !is_padded && (input.dim() == 3 || input.dim() == 4);
 }
 
 }  // namespace
@@ -194,6 +196,15 @@ std::shared_ptr<torch::nn::Module> Conv2dImpl::clone(const std::optional<torch::
   return copy;
 }
 
+at::Tensor Conv2dImpl::call_libtorch(const at::Tensor& input) {
+  if (!overruns(*this, input)) return torch::nn::Conv2dImpl::forward(input);
+  constexpr std::array<int64_t, 2> kOnes{1, 1}, kNone{0, 0};
+  const auto& stride = *options.stride();
+  const at::Tensor chosen = input.slice(-2, 0, std::nullopt, stride[0]).slice(-1, 0, std::nullopt, stride[1]);
+  return at::conv2d(chosen, weight, bias.defined() ? std::optional(bias) : std::nullopt, kOnes,
+                    at::IntArrayRef(kNone), kOnes, options.groups());
+}
+
 at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
   constexpr int64_t kLeastImages = 16, kMostPositions = 64;
   const bool is_simple = options.groups() == 1 && !bias.defined() &&
@@ -203,14 +214,7 @@ at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
                          is_plain(weight) && input.scalar_type() == weight.scalar_type() &&
                          input.size(1) == weight.size(1) && input.size(0) >= kLeastImages &&
                          !has_tangent(input, weight) && !at::autocast::is_autocast_enabled(at::kCPU);
-  if (!is_simple && overruns(*this, input)) {
-    constexpr std::array<int64_t, 2> kOnes{1, 1}, kNone{0, 0};
-    const auto& stride = *options.stride();
-    const at::Tensor chosen = input.slice(2, 0, std::nullopt, stride[0]).slice(3, 0, std::nullopt, stride[1]);
-    return at::conv2d(chosen, weight, bias.defined() ? std::optional(bias) : std::nullopt, kOnes,
-                      at::IntArrayRef(kNone), kOnes, options.groups());
-  }
-  if (!is_simple) return torch::nn::Conv2dImpl::forward(input);
+  if (!is_simple) return call_libtorch(input);
   const auto padding = *std::get<torch::ExpandingArray<2>>(options.padding());
   const auto stride = *options.stride();
   for (const size_t d : {size_t{0}, size_t{1}}) {  // LibTorch says what is wrong
@@ -224,7 +228,7 @@ at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
   const bool is_small = shape.result[0] > 0 && shape.result[1] > 0 &&
                         shape.result[0] * shape.result[1] <= kMostPositions && padding[0] < shape.kernel[0] &&
                         padding[1] < shape.kernel[1];
-  if (!is_small) return torch::nn::Conv2dImpl::forward(input);
+  if (!is_small) return call_libtorch(input);
   at::Tensor output;
   {
     const at::AutoDispatchBelowADInplaceOrView below;

@@ -23,6 +23,9 @@ class Conv2dImpl : public torch::nn::Conv2dImpl {
       const std::optional<torch::Device>& device = std::nullopt) const override;
   /// [batch, in, height, width] -> [batch, out, ...]
   at::Tensor forward(const at::Tensor& input);
+
+ private:
+  at::Tensor call_libtorch(const at::Tensor& input);
 };
 TORCH_MODULE(Conv2d);
 

@@ -164,11 +164,17 @@ at::Tensor normalize(const at::Tensor& input, const at::Tensor& weight, const at
   at::Tensor output;
   {
     const at::NoGradGuard no_grad;
-    const at::ScalarType dtype = weight.defined() ? weight.scalar_type() : input.scalar_type();
-    output = input.numel() == 0 ? input.clone()
-                                : std::get<0>(at::native_batch_norm(
-                                      input, weight, bias, statistics->mean.to(dtype),
-                                      statistics->variance.to(dtype), /*training=*/false, 0.0, eps));
+    // A variance in half precision would overflow. LibTorch takes float beside an input in half precision, for all of them.
+    const at::ScalarType dtype = input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto as_statistics = [&](const at::Tensor& tensor) {
+      return tensor.defined() ? tensor.to(dtype) : tensor;
+    };
+    output =
+        input.numel() == 0
+            ? input.clone()
+            : std::get<0>(at::native_batch_norm(input, as_statistics(weight), as_statistics(bias),
+                                                statistics->mean.to(dtype), statistics->variance.to(dtype),
+                                                /*training=*/false, 0.0, eps));
   }
   const auto wants_gradient = [](const at::Tensor& tensor) {
     return tensor.defined() && tensor.requires_grad();

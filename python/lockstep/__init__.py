@@ -17,7 +17,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-if torch.__version__.split("+")[0] != "@LOCKSTEP_TORCH_VERSION@":
+if torch.__version__.split(".")[:2] != "@LOCKSTEP_TORCH_VERSION@".split(".")[:2]:
     raise ImportError(
         f"this lockstep-torch was built for torch @LOCKSTEP_TORCH_VERSION@, but torch {torch.__version__} "
         "is installed; install the one that belongs to the other"

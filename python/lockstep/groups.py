@@ -19,6 +19,12 @@ def cpu_backend(group=None):
         return None
 
 
+def _has_other_backends(group):
+    """Whether it has lockstep for one kind of device and another backend for another: cpu:lockstep,cuda:nccl."""
+    backends = {part.rpartition(":")[2] for part in dist.get_backend_config(group).split(",")}
+    return "lockstep" in backends and len(backends) > 1
+
+
 def register(instead_of, give_up):
     """give_up: is called when no rank can be replaced from here on, with a text that says why."""
 
@@ -33,4 +39,6 @@ def register(instead_of, give_up):
         made = original(group_size, group_rank, global_ranks_in_group, *args, **kwargs)
         if is_world and dist.get_debug_level() == dist.DebugLevel.DETAIL:
             _C.refuse_replacement("TORCH_DISTRIBUTED_DEBUG=DETAIL makes a Gloo group beside each one, which a new process could not join")
+        if is_world and _has_other_backends(made[0]):
+            _C.refuse_replacement("the group of all ranks has another backend for other devices, whose connections a new process could not join")
         return made

@@ -87,6 +87,31 @@ TEST(Convolution, FewChannelsWithAStrideEqualLibTorchs) {
   at::set_num_threads(threads);
 }
 
+/// Shapes that other paths than the one above would give to oneDNN.
+TEST(Convolution, FewChannelsWithAStrideEqualLibTorchsWhateverTheShape) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const std::vector<std::vector<int64_t>> shapes{{32, 4, 32, 32}, {16, 7, 24, 20}, {4, 32, 32}};
+  for (const auto& shape : shapes) {
+    for (const bool is_named : {false, true}) {
+      const int64_t in = shape[shape.size() - 3];
+      auto options = torch::nn::Conv2dOptions(in, 2 * in, 1).stride(2).bias(false);
+      if (is_named) options.padding(torch::kValid);
+      Conv2d ours(options);
+      const at::Tensor x = variable(shape);
+      const at::Tensor weight = ours->weight.detach().to(at::kDouble).requires_grad_();
+      const at::Tensor theirs = at::conv2d(x.detach().to(at::kDouble), weight, {}, 2);
+      const at::Tensor output = ours(shape.size() == 4 ? x.contiguous(at::MemoryFormat::ChannelsLast) : x);
+      expect_close(output, theirs.to(at::kFloat), "output");
+      const at::Tensor direction = at::randn_like(output);
+      expect_close(gradient_of(output, ours->weight, direction),
+                   gradient_of(theirs, weight, direction.to(at::kDouble)).to(at::kFloat),
+                   "gradient of the weight");
+    }
+  }
+  at::set_num_threads(threads);
+}
+
 TEST(Convolution, CanBeDifferentiatedTwice) {
   Conv2d ours(torch::nn::Conv2dOptions(2, 3, 3).padding(1).bias(false));
   const at::Tensor weight = ours->weight.detach().clone().requires_grad_();

@@ -171,5 +171,21 @@ TEST(SyncBatchNorm, StatisticsOfHalfPrecisionAreNotRounded) {
   CHECK_CLOSE(ours->running_var, whole->running_var, 1e-4, 1e-6);
 }
 
+TEST(SyncBatchNorm, AVarianceThatHalfPrecisionDoesNotHoldIsUsed) {
+  ONLY_IF(world().size() > 1);
+  for (const bool affine : {true, false}) {
+    SyncBatchNorm ours(BatchNormOptions(3).affine(affine));
+    BatchNorm whole(BatchNormOptions(3).affine(affine));
+    ours->to(at::kHalf);
+    std::vector<at::Tensor> parts;
+    for (int r = 0; r < world().size(); ++r) parts.push_back((wave({8, 3, 5}, r) * 800 + 100).to(at::kHalf));
+    const int own = world().rank();
+    const at::Tensor found = ours->forward(parts[static_cast<size_t>(own)]);
+    EXPECT_EQ(found.scalar_type(), at::kHalf);
+    const at::Tensor expected = whole->forward(at::cat(parts).to(at::kFloat)).narrow(0, 8 * own, 8);
+    CHECK_CLOSE(found.to(at::kFloat), expected, 2e-3, 2e-3);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::testing

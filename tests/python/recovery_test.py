@@ -179,12 +179,18 @@ class KindsOfTrainings(Healed):
             ("power", ", because of rank 0: the communication hook powerSGD_hook of a"),
             ("gloo_before", ", because of rank 0: it has made a process group by new_group()"),
             ("late", " from here on: the program has made a process group after Recovery, which a new process could not join"),
+            ("mixed", ", because of rank 0: the group of all ranks has another backend for other devices"),
         ):
             with self.subTest(training):
-                job = Job(2, "1:3:data:9", training)
+                mixed = {"HEAL_BACKEND": "cpu:lockstep,cuda:gloo"} if training == "mixed" else {}
+                job = Job(2, "1:3:data:9", "plain" if mixed else training, **mixed)
                 self.assertEqual(job.end(), 137, job.told)
                 self.assertEqual(job.err.count("Recovery: ranks that die are not replaced" + told), 1, job.told)
-                why = "the program has not reached lockstep::Recovery" if training == "gloo_before" else "rank 0 no longer hands its state over"
+                why = (
+                    "the program has not reached lockstep::Recovery"
+                    if training in ("gloo_before", "mixed")
+                    else "rank 0 no longer hands its state over"
+                )
                 self.assertIn("rank 1 was killed by SIGKILL and is not replaced: " + why, job.err)
 
 

@@ -1,6 +1,7 @@
 """Which build of PyTorch scripts/setup takes, and how it installs packages beside pip: with package indexes of our own, whose wheels
 have no content, and an apt-get of our own."""
 
+import fcntl
 import os
 import pathlib
 import shutil
@@ -174,6 +175,28 @@ class Setup(unittest.TestCase):
         self.assertEqual(run.returncode, 1, out)
         self.assertIn("setup: error: pip could not install deps/requirements.txt", err)
         self.assertTrue((self.directory / "done/installed").exists(), err)
+
+    def test_a_cpu_build_that_cannot_be_installed_is_an_error(self):
+        write_wheel(self.directory / "cpu" / "torch", "2.13.0+cpu")
+        for wheel in (self.directory / "cpu" / "torch").glob("*.whl"):
+            wheel.write_bytes(b"not a wheel")
+        for options in ((), ("--cpu",)):
+            out, err = (run := self.start(*options)).communicate(timeout=100)
+            self.assertEqual(run.returncode, 1, out)
+            self.assertIn("setup: error: pip could not install deps/requirements.txt", err)
+            self.assertEqual(list((self.checkout / ".venv").glob("lib/python3*/site-packages/torch-*.dist-info")), [])
+
+    def test_a_second_set_up_waits_for_the_first(self):
+        (self.checkout / ".data").mkdir()
+        with (self.checkout / ".data/setup.lock").open("w") as first:
+            fcntl.flock(first, fcntl.LOCK_EX)
+            run = self.start()
+            self.assertEqual(run.stdout.readline(), "Another set-up of this checkout is running: waiting for it.\n")
+            self.assertFalse((self.checkout / ".venv").exists())
+            fcntl.flock(first, fcntl.LOCK_UN)
+            out, err = run.communicate(timeout=100)
+        self.assertEqual((run.returncode, err), (0, ""), out)
+        self.assertEqual(self.installed(), "2.13.0")
 
     def test_interrupted_it_waits_for_apt_get(self):
         self.lack_packages("touch begun; [[ $packages != ninja* ]] || { touch rest; sleep 3; touch installed; }")

@@ -127,11 +127,12 @@ at::Tensor add_error(PowerSGDState& state, const GradBucket& bucket, const at::T
     const auto error = state.errors.find(bucket.parameter_names()[i]);
     const int64_t count = bucket.parameters()[i].numel();
     if (error == state.errors.end() || error->second.numel() != count) continue;
-    gradients.narrow(0, bucket.offsets()[i], count).add_(error->second);
+    gradients.narrow(0, bucket.offsets()[i], count).add_(error->second.to(gradients.device()));
   }
   const at::Tensor rest = padding_of(bucket, gradients);
   const auto error = state.errors.find(detail::joined_names(bucket));
-  if (error != state.errors.end() && error->second.numel() == rest.numel()) rest.add_(error->second);
+  if (error != state.errors.end() && error->second.numel() == rest.numel())
+    rest.add_(error->second.to(rest.device()));
   return gradients.clone();
 }
 
@@ -174,7 +175,7 @@ void take_low_rank(PowerSGDState& state, const at::TensorOptions& options, Power
       for (int64_t i = 0; i < count; ++i) batch.q[i].copy_(starts[static_cast<size_t>(i)]);
     } else {
       if (!generator) generator = at::detail::createCPUGenerator(static_cast<uint64_t>(state.next_seed()));
-      batch.q.copy_(at::randn({count, m, rank}, generator, options));
+      batch.q.copy_(at::randn({count, m, rank}, generator, options.device(at::kCPU)));
     }
     orthogonalize(batch.q, state.options.orthogonalization_epsilon);
   }

@@ -47,7 +47,7 @@ Future quantize(const char* name, const ProcessGroup& group, GradBucket& bucket,
   const auto both =
       all_of({group.all_gather_async(parameters, own_parameters), group.all_gather_async(quantized, own)});
   return Future(both, own).then([&bucket, parameters, quantized](const at::Tensor& value) -> Future {
-    at::Tensor sum = at::zeros(value.sizes(), at::kFloat);
+    at::Tensor sum = at::zeros(value.sizes(), value.options().dtype(at::kFloat));
     for (size_t r = 0; r < quantized.size(); ++r) {
       sum.add_(quantized[r]
                    .to(at::kFloat)
