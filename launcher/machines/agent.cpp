@@ -301,7 +301,7 @@ void Agent::handle_signals(Signals& signals) {
     if (hosts_ != nullptr) hosts_->pass_on(*signal);
     if (*signal != SIGTSTP) continue;
     suspended();
-    signals.suspend();
+    ::raise(SIGSTOP);
     resumed();
     if (hosts_ != nullptr) hosts_->pass_on(SIGCONT);
   }

@@ -244,7 +244,7 @@ void Hosts::handle_signals(Signals& signals) {
   while (const auto signal = signals.receive()) {
     pass_on(*signal);
     if (*signal != SIGTSTP) continue;
-    signals.suspend();
+    ::raise(SIGSTOP);
     pass_on(SIGCONT);
   }
 }

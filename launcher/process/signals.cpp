@@ -1,17 +1,43 @@
 #include "launcher/process/signals.h"
 
 #include <sys/signalfd.h>
+#include <sys/types.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 
 namespace lockstep::launcher {
 namespace {
+
+/// The parent of a process; 0: it has none here.
+pid_t parent_of(pid_t pid) {
+  constexpr std::string_view kField = "\nPPid:\t";
+  try {
+    const std::string status = read_file(fmt::format("/proc/{}/status", pid));
+    const size_t at = status.find(kField);
+    return at == status.npos ? 0 : static_cast<pid_t>(std::strtol(&status[at + kField.size()], nullptr, 10));
+  } catch (const FileError&) {
+    return 0;
+  }
+}
+
+/// An orphaned process group (POSIX): no process of its session that is in another group has started it. Ctrl-Z does not stop
+/// such programs, since there is no shell that could continue them: under `ssh -t HOST PROGRAM` or `docker run -it`.
+bool nobody_could_continue() {
+  const pid_t group = ::getpgrp();
+  pid_t parent = ::getppid();
+  while (parent > 0 && ::getpgid(parent) == group) parent = parent_of(parent);
+  return parent <= 0 || ::getsid(parent) != ::getsid(0);
+}
 
 bool holds(const std::vector<int>& signals, int signal) {
   return std::find(signals.begin(), signals.end(), signal) != signals.end();
@@ -53,23 +79,12 @@ Signals::Signals(const std::vector<int>& ending) {
 
 std::optional<int> Signals::receive() {
   signalfd_siginfo info{};
-  if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
-  is_from_terminal_ = info.ssi_code == SI_KERNEL;
-  return static_cast<int>(info.ssi_signo);
-}
-
-void Signals::suspend() {
-  if (!is_from_terminal_) {
-    ::raise(SIGSTOP);
-    return;
+  while (::read(fd_.get(), &info, sizeof info) == sizeof info) {
+    const auto signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGTSTP && info.ssi_code == SI_KERNEL && nobody_could_continue()) continue;
+    return signal;
   }
-  // The kernel ignores SIGTSTP where nobody could continue the process: under `ssh -t` without a shell, for example.
-  sigset_t stop;
-  ::sigemptyset(&stop);
-  ::sigaddset(&stop, SIGTSTP);
-  ::sigprocmask(SIG_UNBLOCK, &stop, nullptr);
-  ::raise(SIGTSTP);
-  ::sigprocmask(SIG_BLOCK, &stop, nullptr);
+  return std::nullopt;
 }
 
 std::string signal_name(int signal) {

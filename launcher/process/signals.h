@@ -36,16 +36,14 @@ class Signals {
   explicit Signals(const std::vector<int>& ending);
 
   int fd() const { return fd_.get(); }
+  /// The next one. A Ctrl-Z is left out where no shell could continue this process.
   std::optional<int> receive();
-  /// Stops this process until SIGCONT. After a Ctrl-Z it does not where no shell could continue it.
-  void suspend();
   /// The mask before, for the workers.
   const sigset_t& original_mask() const { return original_; }
 
  private:
   sigset_t original_;
   UniqueFd fd_;
-  bool is_from_terminal_ = false;  ///< the last one
 };
 
 /// "SIGTERM" for 15.

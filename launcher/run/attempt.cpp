@@ -161,7 +161,7 @@ bool are_asked_to_end(Signals& signals, const Options& options, std::vector<int>
   bool is_asked = false;
   while (const auto signal = signals.receive()) {
     const SignalAction action = action_of(*signal, options.signals, false, {});
-    if (action == SignalAction::suspend) signals.suspend();
+    if (action == SignalAction::suspend) ::raise(SIGSTOP);
     if (action != SignalAction::end) continue;
     is_asked = true;
     ending.push_back(*signal);
@@ -732,7 +732,7 @@ class Attempt {
     suspending_ = true;
     guardian_->send({Command::signal_workers, SIGSTOP});
     if (job_.agent != nullptr) job_.agent->suspended();
-    signals_.suspend();
+    ::raise(SIGSTOP);
     suspending_ = false;
     resumed_at_ = monotonic_seconds();
     hangs_.forgive(resumed_at_);
@@ -757,17 +757,25 @@ class Attempt {
   }
 
   void kill_the_slow() {
-    constexpr double kKillSeconds = 30;
-    if (were_killed_) {  // one may wait for a device or a file server, where no signal reaches it
-      error_ = fmt::format("rank {} still runs {:g} s after it was killed, and is left behind",
-                           workers_.running_ranks(), kKillSeconds);
+    // One may wait for a device or a file server, where no signal reaches it, and come back.
+    constexpr double kRemindEvery = 60, kMost = 600;
+    const double now = monotonic_seconds();
+    const double since = killed_at_ > 0 ? now - killed_at_ : 0;
+    kill_at_ = now + kRemindEvery;
+    if (killed_at_ == 0) {
+      killed_at_ = now;
+      output_.message(fmt::format("lockrun: not ended within {:g} s, so killed: rank {}",
+                                  job_.options.shutdown_timeout, workers_.running_ranks()));
+    } else if (since < kMost) {
+      output_.message(fmt::format("lockrun: {:.0f} s after SIGKILL there still runs rank {}", since,
+                                  workers_.running_ranks()));
+    } else {
+      error_ = fmt::format("{:.0f} s after SIGKILL there still runs rank {}, which is left behind", since,
+                           workers_.running_ranks());
+      tell_the_others(job_, error_);
       finished_ = true;
       return;
     }
-    were_killed_ = true;
-    kill_at_ = monotonic_seconds() + kKillSeconds;
-    output_.message(fmt::format("lockrun: not ended within {:g} s, so killed: rank {}",
-                                job_.options.shutdown_timeout, workers_.running_ranks()));
     guardian_->send({Command::signal_workers, SIGKILL});
   }
 
@@ -852,7 +860,7 @@ class Attempt {
   double resumed_at_ = 0;
   bool suspending_ = false;
   bool store_started_ = false;
-  bool were_killed_ = false;  ///< they were not ended in time
+  double killed_at_ = 0;  ///< those that did not end in time; 0: not yet
   bool finished_ = false;
   bool ended_by_peers_ = false;
   bool saves_for_peers_ = false;  ///< until another machine fails

@@ -221,7 +221,7 @@ class JobRun {
         while (const auto signal = signals_.receive()) {
           const SignalAction action = action_of(*signal, options_.signals, false, {});
           if (action == SignalAction::end) ending = signal;
-          if (action == SignalAction::suspend) signals_.suspend();
+          if (action == SignalAction::suspend) ::raise(SIGSTOP);
         }
       });
       polls.wait(left);

@@ -24,6 +24,7 @@ struct FlagCheck {
   bool is_open = false;         ///< `least` itself is too small
   std::string_view expected{};  ///< what errors ask for; empty: made from the other members
   std::string_view choices{};   ///< the words that are allowed, with spaces between; empty: any
+  bool may_be_empty = false;    ///< "" is allowed beside the choices
 
   static constexpr FlagCheck at_least(double least, std::string_view expected = "0 or more") {
     return {.least = least, .expected = expected};

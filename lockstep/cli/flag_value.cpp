@@ -60,7 +60,7 @@ std::string expected_by(const FlagCheck& check) {
 }
 
 void check_text(const FlagCheck& check, std::string_view source, const std::string& text) {
-  if (!check.choices.empty()) {
+  if (!check.choices.empty() && !(text.empty() && check.may_be_empty)) {
     const auto choices = split_words(check.choices);
     if (std::find(choices.begin(), choices.end(), text) == choices.end())
       refuse(source, text, expected_by(check));

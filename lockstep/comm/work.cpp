@@ -95,7 +95,7 @@ class AllWork : public Work {
     if (!timeout) return wait_for_each([] { return OptionalTimeout(); });
     wait_for_each([end = Clock::now() + *timeout]() -> OptionalTimeout {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-      return std::max(left, std::chrono::milliseconds(0));
+      return std::max(left, std::chrono::milliseconds(1));  // some engines take 0 for no timeout
     });
   }
   template <class FindLeft>

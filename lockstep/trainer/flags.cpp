@@ -90,6 +90,8 @@ void add(CommandLine program, const ArgumentRow& row, TrainingArguments& argumen
       value_now = "true";
     }
   }
+  if constexpr (std::is_same_v<Value, std::string>)
+    flag.check.may_be_empty = (TrainingArguments().*kField).empty();
   if (!kIsTruth) {
     flag.check.choices = row.choices;
   } else if (flag.target != nullptr) {

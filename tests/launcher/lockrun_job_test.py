@@ -160,10 +160,10 @@ class OutputTest(LockrunTest):
         self.assertEqual(process.wait(TIMEOUT), 0)
 
     def test_signals_for_the_ranks_lose_no_output_when_they_have_ended(self):
-        process = self.start("--nproc-per-node", 1, "--prefix", "off", "sh", "-c", "yes | head -n 300000; touch done")
+        process = self.start("--nproc-per-node", 1, "--prefix", "off", "sh", "-c", "trap '' USR1; yes | head -n 300000; touch done")
         self.wait_for_file("done")
         for _ in range(3):
-            time.sleep(0.1)
+            time.sleep(0.2)
             process.send_signal(signal.SIGUSR1)
         self.assertEqual(process.stdout.read().count("y\n"), 300000)
         self.assertEqual(process.wait(TIMEOUT), 0)
@@ -191,7 +191,7 @@ class ExitTest(LockrunTest):
         self.assertEqual(code, 74, err)
         self.assertIn("rank 1 failed first: it ended with exit code 74", err)
         self.assertIn("its error:\n    Error: the disk is full\n", err)
-        self.assertRegex(err, r"rank 0: ended with exit code 1 0\.\d+ s before, because it had lost that rank")
+        self.assertRegex(err, r"rank 0: ended with exit code 1 \d+\.\d+ s before, because it had lost that rank")
 
     def test_signals_give_128_plus_their_number(self):
         code, _, err = self.shell(2, "[ $RANK = 0 ] || kill -SEGV $$; sleep 60")

@@ -134,6 +134,8 @@ class BadInputTest(unittest.TestCase):
     def test_flags(self):
         self.check("--learning-rate is -1; it must be 0 or more", learning_rate=-1)
         self.check("--ddp-backend nccl: expected lockstep or gloo", ddp_backend="nccl")
+        self.check("--save-failure nothing: expected stop, continue or retry", save_failure="nothing", ddp_backend="")
+        self.check('--save-failure "": expected stop, continue or retry', save_failure="")
         self.check("unknown flag --no-such-flag; see bert_classify --help", no_such_flag=True)
         self.check("--fp16 is not supported: there is no gradient scaler; use bf16", fp16=True)
         self.check("--save-on-each-node is not supported: all ranks write into one directory", save_on_each_node=True)

@@ -105,7 +105,7 @@ std::shared_ptr<Engine> make_engine(const BackendFactory& factory,
 void wait_for(const Engine& engine, c10d::Work& work, Timeout longest, const Interruption& interrupted,
               TellWaiting& tell_waiting) {
   if (dynamic_cast<Interruptible*>(engine.backend.get()) == nullptr) {
-    work.wait(longest);
+    work.wait(std::max(longest, Timeout(1)));  // 0 would be no timeout
     return;
   }
   constexpr auto kSlice = std::chrono::milliseconds(50);
@@ -180,15 +180,23 @@ class C10dWorkAdapter : public Work {
   }
   void wait_for_message(Timeout longest) {
     constexpr Timeout kShortest{1};  // Gloo takes 0 for no timeout
+    // Of a wait for nearly all of the time no thread is made.
     const bool is_short =
-        longest < timeout_ && dynamic_cast<Interruptible*>(engine_->backend.get()) != nullptr;
+        longest < timeout_ - timeout_ / 20 && dynamic_cast<Interruptible*>(engine_->backend.get()) != nullptr;
     if (watched_ == nullptr && !is_short) {
       work_->wait(std::max(longest, kShortest));
       return;
     }
     if (watched_ == nullptr) {
       watched_ = std::make_unique<WatchedEnd>(
-          [work = work_, time = std::max(timeout_, kShortest)] { work->wait(time); });
+          [engine = engine_, work = work_, time = std::max(timeout_, kShortest)] {
+            try {
+              work->wait(time);
+            } catch (...) {
+              engine->has_failed = true;  // also if nobody waits any more
+              throw;
+            }
+          });
     }
     if (!watched_->ends_within(longest))
       throw TimeoutError(fmt::format("Timed out waiting {} ms", longest.count()));

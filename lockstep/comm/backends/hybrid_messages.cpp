@@ -328,8 +328,9 @@ void HybridMessages::open() {
   if (is_stopped_) throw CommError("the group has stopped");
   if (link_) return;
   share_engine(*flat_);
-  link_ = std::make_shared<uplink::GlooTransfers>(flat_->backend());
-  listener_ = std::thread([this, link = link_] { listen(link); });
+  const auto link = std::make_shared<uplink::GlooTransfers>(flat_->backend());
+  listener_ = std::thread([this, link] { listen(link); });  // it may throw
+  link_ = link;
 }
 
 void HybridMessages::listen_early() {

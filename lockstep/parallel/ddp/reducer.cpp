@@ -273,6 +273,7 @@ uint64_t Reducer::probe_weights() const {
 /// LibTorch's SGD writes through data(), which no version counts. Without momentum it writes only what has a gradient: in an
 /// embedding perhaps nothing that probe_weight() looks at.
 void Reducer::note_gradients() {
+  if (group_.size() == 1) return;  // no other rank can differ
   for (size_t p = 0; p < places_.size(); ++p) {
     const Parameter& parameter = buckets_.parameters()[p];
     if (parameter.is_trainable && !does_probe_see(parameter.tensor)) places_[p].note(parameter.tensor);
