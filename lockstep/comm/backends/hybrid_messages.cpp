@@ -120,6 +120,10 @@ struct HybridMessages::Receive {
 
 namespace {
 
+Milliseconds find_left(Clock::time_point end) {
+  return std::max(std::chrono::ceil<Milliseconds>(end - Clock::now()), Milliseconds(0));
+}
+
 /// What messages of both kinds have in common: a failure is that of the group.
 class HybridMessageWork : public Work {
  public:
@@ -161,9 +165,6 @@ class HybridMessageWork : public Work {
       });
     });
     return has_ended;
-  }
-  static Milliseconds find_left(Clock::time_point end) {
-    return std::max(std::chrono::ceil<Milliseconds>(end - Clock::now()), Milliseconds(0));
   }
   /// Not the group's: the message goes on.
   [[noreturn]] static void throw_too_early(const std::string& what, Milliseconds waited) {
@@ -239,11 +240,21 @@ class ReceiveWork final : public HybridMessageWork {
  private:
   void do_wait(OptionalWait timeout) override {
     const auto end = Clock::now() + timeout.value_or(receive_->timeout);  // of all that it waits for
+    // Without a timeout of the caller's it is the operation's that is over, and with it the group's.
+    const auto throw_late = [&] {
+      if (timeout) throw_too_early(receive_->describe(), *timeout);
+      messages_.forget(*receive_);
+      const int late = receive_->is_matched ? receive_->sender : receive_->source;
+      const auto error = std::make_exception_ptr(TimeoutError(
+          fmt::format("{} has not ended within {} ms", receive_->describe(), receive_->timeout.count()),
+          late == kAnyRank ? std::vector<int>() : std::vector<int>{late}));
+      std::rethrow_exception(state_->health().fail(error));
+    };
     while (!is_matched_within(std::min(find_left(end), kLook))) {
-      if (find_left(end) == Milliseconds(0)) throw_late(timeout);
+      if (find_left(end) == Milliseconds(0)) throw_late();
     }
     check_match();
-    if (receive_->here && !ends_here(*receive_->here, find_left(end))) throw_late(timeout);
+    if (receive_->here && !ends_here(*receive_->here, find_left(end))) throw_late();
     if (receive_->rest) {
       bool has_ended = !timeout;
       guarded([&] {
@@ -253,7 +264,7 @@ class ReceiveWork final : public HybridMessageWork {
           receive_->rest->wait(find_left(end));
         }
       });
-      if (!has_ended) throw_late(timeout);
+      if (!has_ended) throw_late();
     }
     has_ended_ = true;
   }
@@ -268,16 +279,6 @@ class ReceiveWork final : public HybridMessageWork {
     }
     has_ended_ = true;
     return true;
-  }
-  /// `timeout`: none: the operation's, whose passing is the group's failure.
-  [[noreturn]] void throw_late(OptionalWait timeout) {
-    if (timeout) throw_too_early(receive_->describe(), *timeout);
-    messages_.forget(*receive_);
-    const int late = receive_->is_matched ? receive_->sender : receive_->source;
-    const auto error = std::make_exception_ptr(TimeoutError(
-        fmt::format("{} has not ended within {} ms", receive_->describe(), receive_->timeout.count()),
-        late == kAnyRank ? std::vector<int>() : std::vector<int>{late}));
-    std::rethrow_exception(state_->health().fail(error));
   }
   bool is_matched_within(Milliseconds longest) {
     bool is_matched = false;

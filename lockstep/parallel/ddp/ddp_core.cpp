@@ -210,7 +210,9 @@ class DdpCore::StepPart final : public StepMember {
     return core_.options_.backward_passes_per_step > 1 ? "backward_passes_per_step counts over steps" : "";
   }
   const ProcessGroup* replica_group() const override { return &core_.group_; }
-  uint64_t probe_weights() const override { return core_.reducer_ ? core_.reducer_->probe_weights() : 0; }
+  uint64_t probe_weights() const override {
+    return core_.reducer_ ? core_.reducer_->weight_writes.probe() : 0;
+  }
   std::vector<ProcessGroup> own_groups() const override { return list_sync_batchnorm_groups(*core_.module_); }
   std::vector<at::Tensor> weights() const override {
     std::vector<at::Tensor> tensors;

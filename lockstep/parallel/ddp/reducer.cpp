@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -24,7 +23,6 @@
 #include "lockstep/parallel/ddp/sparse_gradients.h"
 #include "lockstep/parallel/ddp/trainable_check.h"
 #include "lockstep/parallel/ddp/uneven_passes.h"
-#include "lockstep/parallel/tensor_probe.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
@@ -108,7 +106,18 @@ class Reducer::ParameterHook final : public BucketSlotHook {
     if (const auto reducer = reducer_.lock()) reducer->on_gradient(parameter_);
     return outputs;
   }
-  std::shared_ptr<Reducer> reducer() const { return reducer_.lock(); }
+  /// Does the next gradient begin a pass, or belong to the one under way?
+  static bool counts_gradients(const Reducer& reducer) {
+    return reducer.pass_.leads_to_pass(PassEvent::gradient) && !reducer.pass_.is_torn();
+  }
+  /// Has the parameter another wrapper, too, which counts this gradient?
+  static bool is_counted_by_another(Reducer& reducer, size_t parameter) {
+    return is_of_another(reducer, parameter, counts_gradients);
+  }
+  /// ... which has run?
+  static bool is_of_another_that_has_run(Reducer& reducer, size_t parameter) {
+    return is_of_another(reducer, parameter, [](const Reducer& other) { return other.bare_.has_run(); });
+  }
   at::Tensor slot(at::ScalarType dtype) const override {
     using enum GradientBuckets::SlotUse;
     const auto reducer = is_aside() ? nullptr : reducer_.lock();
@@ -120,6 +129,14 @@ class Reducer::ParameterHook final : public BucketSlotHook {
   }
 
  private:
+  static bool is_of_another(Reducer& reducer, size_t parameter, bool (*is_such)(const Reducer& other)) {
+    return reducer.buckets_.hooks().is_any(parameter, [&](const torch::autograd::FunctionPostHook& hook) {
+      const auto* const any = dynamic_cast<const ParameterHook*>(&hook);
+      const auto other = any != nullptr ? any->reducer_.lock() : nullptr;
+      return other && other.get() != &reducer && is_such(*other);
+    });
+  }
+
   std::weak_ptr<Reducer> reducer_;
   size_t parameter_;
 };
@@ -150,35 +167,6 @@ class Reducer::Backward {
   std::thread::id thread_ = std::this_thread::get_id();
 };
 
-namespace {
-
-/// Looked at in every step: so few, and where that waits for no device.
-std::array<size_t, 3> probed_places(const detail::Elements& elements) {
-  return {0, elements.size() / 2, elements.size() - 1};
-}
-
-/// These elements, and its version.
-uint64_t probe_weight(const at::Tensor& weight) {
-  uint64_t probe = weight._version();
-  if (!detail::is_plain(weight)) return probe;
-  const detail::Elements elements(weight);
-  for (const size_t place : probed_places(elements))
-    probe = (probe ^ elements.bits(place)) * 0x9E3779B97F4A7C15ULL;
-  return probe;
-}
-
-/// Will an optimizer that uses the gradient write these elements?
-bool does_probe_see(const at::Tensor& weight) {
-  const at::Tensor& gradient = weight.grad();
-  if (!gradient.defined() || !detail::is_plain(gradient) || gradient.strides() != weight.strides())
-    return false;
-  const detail::Elements elements(gradient);
-  const auto places = probed_places(elements);
-  return std::none_of(places.begin(), places.end(), [&](size_t place) { return elements.is_zero(place); });
-}
-
-}  // namespace
-
 /// What a step asks of a reducer.
 class Reducer::StepPart final : public detail::StepMember {
  public:
@@ -186,12 +174,13 @@ class Reducer::StepPart final : public detail::StepMember {
   void begin_step() override {
     reducer_.order_.receive();
     reducer_.bare_.begin_step();
-    for (detail::GradientPlaces& places : reducer_.places_) places.forget();
+    reducer_.weight_writes.begin_step();
     commit_step();
   }
   void complete_step() override {
     reducer_.order_.receive();
-    reducer_.bare_.check_step([this](size_t p) { return reducer_.is_of_another_that_has_run(p); });
+    reducer_.bare_.check_step(
+        [this](size_t p) { return ParameterHook::is_of_another_that_has_run(reducer_, p); });
   }
   void commit_step() override {
     reducer_.order_.commit();
@@ -246,7 +235,6 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, ProcessGroup group, Reduce
       missing_(group_, allows_missing_),
       name_(options.module_name),
       bare_(options.module_name),
-      places_(buckets_.parameters().size()),
       in_step_(std::make_unique<StepPart>(*this)) {}
 
 std::shared_ptr<Reducer> Reducer::create(std::vector<NamedTensor> parameters, ProcessGroup group,
@@ -258,27 +246,6 @@ std::shared_ptr<Reducer> Reducer::create(std::vector<NamedTensor> parameters, Pr
 }
 
 Reducer::~Reducer() { OpenPasses::of_process().leave(this); }
-
-uint64_t Reducer::probe_weights() const {
-  uint64_t probe = 0;
-  for (size_t p = 0; p < places_.size(); ++p) {
-    const Parameter& parameter = buckets_.parameters()[p];
-    if (!parameter.is_trainable) continue;
-    probe = (probe ^ probe_weight(parameter.tensor)) * 0x9E3779B97F4A7C15ULL;
-    if (places_[p].are_written(parameter.tensor)) ++probe;
-  }
-  return probe;
-}
-
-/// LibTorch's SGD writes through data(), which no version counts. Without momentum it writes only what has a gradient: in an
-/// embedding perhaps nothing that probe_weight() looks at.
-void Reducer::note_gradients() {
-  if (group_.size() == 1) return;  // no other rank can differ
-  for (size_t p = 0; p < places_.size(); ++p) {
-    const Parameter& parameter = buckets_.parameters()[p];
-    if (parameter.is_trainable && !does_probe_see(parameter.tensor)) places_[p].note(parameter.tensor);
-  }
-}
 
 void Reducer::register_comm_hook(CommHook hook) {
   if (reduction_.has_hook()) {
@@ -352,26 +319,13 @@ void Reducer::disarm() {
   if (at::GradMode::is_enabled()) bare_.note_forward();
 }
 
-/// Has the parameter another wrapper, too, and is that one such?
-bool Reducer::is_shared(size_t parameter, bool (*is_such)(const Reducer& other)) {
-  return buckets_.hooks().is_any(parameter, [&](const torch::autograd::FunctionPostHook& hook) {
-    const auto* const any = dynamic_cast<const ParameterHook*>(&hook);
-    const auto other = any != nullptr ? any->reducer() : nullptr;
-    return other && other.get() != this && is_such(*other);
-  });
-}
-
-bool Reducer::is_of_another_that_has_run(size_t parameter) {
-  return is_shared(parameter, [](const Reducer& other) { return other.bare_.has_run(); });
-}
-
 void Reducer::on_gradient(size_t parameter) {
-  if (!counts_gradients()) {
+  if (!ParameterHook::counts_gradients(*this)) {
     // A gradient that another wrapper averages is none of this one's.
-    if (is_shared(parameter, [](const Reducer& other) { return other.counts_gradients(); })) return;
+    if (ParameterHook::is_counted_by_another(*this, parameter)) return;
     buckets_.note_use(parameter);
     if (!bare_.has_run() && group_.size() > 1 && logical_ranks_ == 0 &&
-        !is_of_another_that_has_run(parameter))
+        !ParameterHook::is_of_another_that_has_run(*this, parameter))
       bare_.note_gradient(parameter, buckets_.parameters()[parameter].name);
     return;
   }
@@ -483,7 +437,7 @@ void Reducer::end() {
   try {
     detail::call_before_agreement();
     finish();
-    if (detail::StepUnderWay::current() != nullptr) note_gradients();
+    if (detail::StepUnderWay::current() != nullptr && group_.size() > 1) weight_writes.note_gradients();
     detail::call_after_averaging();
   } catch (const CommError&) {
     rethrow_in_pass(statistics_.passes);  // the group is broken: nothing goes on

@@ -33,7 +33,7 @@
 #include "lockstep/parallel/ddp/pass.h"
 #include "lockstep/parallel/ddp/pass_statistics.h"
 #include "lockstep/parallel/ddp/ready_order.h"
-#include "lockstep/parallel/gradient_places.h"
+#include "lockstep/parallel/ddp/weight_writes.h"
 #include "lockstep/parallel/hooks/comm_hook.h"
 
 namespace lockstep {
@@ -83,6 +83,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::function<void()> begin;
   };
   Callbacks callbacks;
+  /// What a step has written.
+  detail::WeightWrites weight_writes{buckets_};
   /// Takes part in a pass of the other ranks with zeros; `divisor` as above.
   void shadow_pass(int divisor);
 
@@ -102,9 +104,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// ranks, before the first pass. Throws Error for a second hook and after a pass.
   void register_comm_hook(CommHook hook);
 
-  /// See StepMember.
-  uint64_t probe_weights() const;
-
   const GradientBuckets& buckets() const { return buckets_; }
   /// As of the last layout or the first pass.
   ReadyOrder& order() { return order_; }
@@ -120,10 +119,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   void on_output(ArmedForward& forward);
   void on_gradient(size_t parameter);
-  /// Does the next gradient begin a pass, or belong to the one under way?
-  bool counts_gradients() const { return pass_.leads_to_pass(PassEvent::gradient) && !pass_.is_torn(); }
-  bool is_shared(size_t parameter, bool (*is_such)(const Reducer& other));
-  bool is_of_another_that_has_run(size_t parameter);
   void begin();
   void begin_round();
   static void end_all(int graph_task);
@@ -132,7 +127,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void fail_end();
   void backward_is_gone(std::thread::id thread);
   void start_what_is_left();
-  void note_gradients();
 
   ProcessGroup group_;
   bool allows_missing_;
@@ -149,7 +143,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   int failures_ = 0;          // here: outputs of forwards before the last one are of no use
   int logical_ranks_ = 0;     // 0: a rank is a process
   detail::BareBackwards bare_;
-  std::vector<detail::GradientPlaces> places_;  // by parameter, in a step
   std::unique_ptr<detail::StepMember> in_step_;
 };
 
