@@ -180,7 +180,7 @@ class C10dWorkAdapter : public Work {
   }
   void wait_for_message(Timeout longest) {
     constexpr Timeout kShortest{1};  // Gloo takes 0 for no timeout
-    // Of a wait for nearly all of the time no thread is made.
+    // A wait for nearly all of the time makes no thread.
     const bool is_short =
         longest < timeout_ - timeout_ / 20 && dynamic_cast<Interruptible*>(engine_->backend.get()) != nullptr;
     if (watched_ == nullptr && !is_short) {
