@@ -19,7 +19,7 @@ TEST(Json, RefusesWhatTheStackWouldNotHold) {
   EXPECT_EQ(byte, 0u);
   for (const size_t levels : {501, 1000000}) {
     EXPECT_TRUE(parse_json(nested(levels), &byte).is_discarded()) << levels;
-    EXPECT_EQ(byte, nested(501).find("]")) << levels;
+    EXPECT_EQ(byte, nested(501).find(']')) << levels;
     EXPECT_TRUE(parse_json(nested(levels)).is_discarded()) << levels;
   }
   std::string flat = "[";
