@@ -382,7 +382,7 @@ at::Tensor gather_elements(const at::Tensor& layout, const std::string& prefix, 
                            const std::vector<StateDict>& parts) {
   const at::Tensor own = at::empty_like(parameter, parameter.options().device(at::kMeta));
   if (has_same_order(layout, own)) return gather_in_order(layout, prefix, name, parameter, range, parts);
-  const at::Tensor all = gather_in_order(layout, prefix, name, parameter, {0, parameter.numel()}, parts);
+  at::Tensor all = gather_in_order(layout, prefix, name, parameter, {0, parameter.numel()}, parts);
   if (!all.defined()) return all;
   const at::Tensor whole = all.as_strided(layout.sizes(), layout.strides());
   return in_memory_order(in_layout_of(own, whole)).narrow(0, range.begin, range.end - range.begin).clone();
