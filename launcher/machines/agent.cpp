@@ -73,7 +73,9 @@ Agent::~Agent() {
   wire_.reset();
   // The others may still save their work; then they are told that another machine serves.
   const double others = options_.shutdown_timeout + kPassingOn;
-  search_.let_finish(left_ && !news_.over ? others : news_.over || failure_reported_ ? 5 : 0);
+  constexpr double kLastWord = 5;  // until those who listen have heard it
+  const bool is_to_be_heard = news_.over || failure_reported_;
+  search_.let_finish(left_ && !news_.over ? others : is_to_be_heard ? kLastWord : 0);
 }
 
 bool Agent::greet(Signals& signals, double latest) {

@@ -92,15 +92,16 @@ class AllWork : public Work {
  private:
   void do_wait(OptionalTimeout timeout) override {
     using Clock = std::chrono::steady_clock;
-    if (!timeout) return wait_for_each([] { return OptionalTimeout(); });
-    wait_for_each([end = Clock::now() + *timeout]() -> OptionalTimeout {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-      return std::max(left, std::chrono::milliseconds(1));  // some engines take 0 for no timeout
-    });
-  }
-  template <class FindLeft>
-  void wait_for_each(const FindLeft& find_left) {
-    for (const auto& work : works_) work->wait(find_left());
+    using std::chrono::milliseconds;
+    const auto start = Clock::now();
+    for (const auto& work : works_) {
+      OptionalTimeout left;
+      if (timeout) {
+        const auto waited = std::chrono::floor<milliseconds>(Clock::now() - start);
+        left = std::max(*timeout - waited, milliseconds(1));  // some engines take 0 for no timeout
+      }
+      work->wait(left);
+    }
   }
   bool poll() override {
     const bool all =

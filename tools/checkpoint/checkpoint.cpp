@@ -180,24 +180,18 @@ struct CheckpointArguments {
   std::vector<std::string> directories;
 };
 
+/// The table of a subcommand that takes directories alone.
+template <class Member>
+constexpr auto table_of(Member CheckpointArguments::*member, std::string_view words) {
+  return std::to_array<Flag<CheckpointArguments>>(
+      {{.name = "directory", .member = member, .words = words, .is_required = true, .is_place = true}});
+}
 constexpr auto kListFlags =
-    std::to_array<Flag<CheckpointArguments>>({{.name = "directory",
-                                               .member = &CheckpointArguments::directory,
-                                               .words = "A folder of checkpoints, or one checkpoint",
-                                               .is_required = true,
-                                               .is_place = true}});
+    table_of(&CheckpointArguments::directory, "A folder of checkpoints, or one checkpoint");
 constexpr auto kVerifyFlags =
-    std::to_array<Flag<CheckpointArguments>>({{.name = "directory",
-                                               .member = &CheckpointArguments::directories,
-                                               .words = "Checkpoints, or folders of which all are verified",
-                                               .is_required = true,
-                                               .is_place = true}});
+    table_of(&CheckpointArguments::directories, "Checkpoints, or folders of which all are verified");
 constexpr auto kInspectFlags =
-    std::to_array<Flag<CheckpointArguments>>({{.name = "directory",
-                                               .member = &CheckpointArguments::directory,
-                                               .words = "A checkpoint, or a folder of checkpoints",
-                                               .is_required = true,
-                                               .is_place = true}});
+    table_of(&CheckpointArguments::directory, "A checkpoint, or a folder of checkpoints");
 
 }  // namespace
 
